@@ -1,0 +1,76 @@
+/* Sandboxes on this node: fork, life cycle, expiry, adoption after a restart. */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "store/records.h"
+
+struct sandbox_settings {
+        const char *data_dir;
+        const char *kit_root;
+        const char *backend;
+        int network;              /* enum vm_network */
+        const unsigned char *root_secret; /* 32 bytes: envd and traffic tokens are HMACs under HKDF labels */
+        struct records *records;
+};
+
+struct sandbox_spec {
+        const struct team *team;
+        const struct template_record *template_;
+        const struct build_record *build;
+        int64_t timeout_s;
+        bool secure;
+        bool auto_pause;          /* kept; acted on by the sandbox issue */
+        const json_t *metadata;   /* object of strings or NULL */
+        const json_t *env;        /* object of strings or NULL */
+        const json_t *allow_internet_access; /* true/false/NULL */
+        const json_t *network;    /* object or NULL */
+        bool allow_public_traffic;
+};
+
+struct sandbox_info { /* a copy; free with sandbox_info_free */
+        char *id;             /* i + 20 of [a-z0-9] */
+        char *team_id, *template_id, *build_id, *alias; /* alias may be NULL */
+        char *envd_version;
+        char *envd_token;     /* NULL when not secure */
+        char *traffic_token;  /* NULL unless public traffic is off */
+        int64_t started_ns, ends_ns;
+        unsigned vcpus, memory_mb;
+        uint64_t disk_mb;
+        json_t *metadata, *allow_internet_access, *network;
+        bool auto_pause;
+};
+void sandbox_info_free(struct sandbox_info *i);
+
+struct sandbox_manager;
+/* Opens the manager, adopts the sandboxes whose shims still run, forgets and cleans up after the others. */
+int sandbox_manager_new(const struct sandbox_settings *s, struct sandbox_manager **ret, struct error *err);
+void sandbox_manager_free(struct sandbox_manager *m); /* sandboxes live on */
+
+int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err);
+/* team NULL = any team (admin, proxy). Unknown or another team's: NOT_FOUND `Sandbox "<id>" doesn't exist or you don't have
+ * access to it`. */
+int sandbox_get(struct sandbox_manager *m, const struct team *team, const char *id, struct sandbox_info **ret, struct error *err);
+int sandbox_list(struct sandbox_manager *m, const struct team *team, struct sandbox_info ***ret, size_t *count, struct error *err);
+int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char *id, struct error *err);
+/* end = now + timeout; with `extend_only` never earlier than it is. */
+int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool extend_only,
+                        struct sandbox_info **ret, struct error *err);
+size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
+
+/* For the traffic proxy (proxy.h); any thread. `ret` says what the gateway must check. */
+struct sandbox_route {
+        bool running;
+        bool public_traffic;
+        char traffic_token[65];
+        char envd_token[65]; /* "" when not secure */
+};
+int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret);
+/* Blocking (worker thread): a connected socket to a guest port; -ENOENT unknown, -ECONNREFUSED nothing listens. */
+int sandbox_dial(struct sandbox_manager *m, const char *id, int port, int *ret_fd);
+/* The running sandbox whose token makes the signature of a signed file URL valid (sandbox-api 22.3); `ret_id` has 22 bytes. */
+int sandbox_by_signature(struct sandbox_manager *m, const char *path, const char *operation, const char *user, const char *expiration,
+                         const char *signature, char *ret_id);

@@ -1,0 +1,48 @@
+/* Ordered keys with values, transactions and ranges: the contract that SQLite (one machine) and etcd (cluster)
+ * both fulfil (design 7). Keys are printable text with "/" between parts; values <= 512 KiB; at most 100
+ * operations a transaction; everything acknowledged is durable. Thread-safe; blocking.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define STORE_VALUE_MAX (512 * 1024)
+#define STORE_TXN_MAX 100
+
+struct store;
+
+/* "sqlite:PATH" (etcd comes with the cluster). */
+int store_open(const char *url, struct store **ret, struct error *err);
+void store_close(struct store *s);
+
+struct store_value {
+        char *key;
+        char *data; /* NUL-terminated besides its length */
+        size_t len;
+        int64_t revision; /* of the last change of this key; > 0 */
+};
+void store_value_free(struct store_value *v);
+
+/* ERROR_NOT_FOUND when absent. */
+int store_get(struct store *s, const char *key, struct store_value *ret, struct error *err);
+
+/* Keys with `prefix`, strictly after `after` (NULL = from the start), ascending, at most `limit`. */
+int store_range(struct store *s, const char *prefix, const char *after, size_t limit, struct store_value **ret,
+                size_t *ret_count, struct error *err);
+void store_values_free(struct store_value *values, size_t count);
+
+/* A transaction: all conditions hold -> all writes happen, atomically; else nothing and ERROR_CONFLICT. */
+struct store_txn;
+struct store_txn *store_txn_new(void);
+void store_txn_free(struct store_txn *t);
+void store_txn_expect(struct store_txn *t, const char *key, int64_t revision); /* 0 = must be absent */
+void store_txn_put(struct store_txn *t, const char *key, const void *data, size_t len);
+void store_txn_delete(struct store_txn *t, const char *key);
+int store_commit(struct store *s, struct store_txn *t, struct error *err);
+
+int store_put(struct store *s, const char *key, const void *data, size_t len, struct error *err);
+int store_delete(struct store *s, const char *key, struct error *err); /* absent is success */

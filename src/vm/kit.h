@@ -1,0 +1,40 @@
+/* The guest kit: kernel, initramfs with the agent, modules disk, and QEMU with its libraries and firmware,
+ * as one closed, versioned directory kit/<arch>/<version>/ (design 5):
+ *   kit.json      {"format":1,"version","arch","kernel","qemu","agent_sha256","backend_probe":…}
+ *   vmlinuz  initramfs  modules.img
+ *   qemu/         bin/qemu-system-<arch>, bin/virtiofsd, lib/…, share/… : run through `kit_qemu_argv`
+ * `current` beside the versions is a symlink to the newest. A version stays while anything needs it.
+ */
+#pragma once
+
+#include "base/error.h"
+
+struct kit {
+        char *dir;      /* absolute */
+        char *version;  /* hex of a hash over all inputs */
+        char *arch;     /* x86_64, aarch64 */
+        char *kernel_release; /* "6.1.0-57-cloud-amd64" */
+        char *qemu_version;
+        char *agent_sha256;
+        char *vmlinuz, *initramfs, *modules; /* paths */
+        char *qemu;       /* path of the system emulator to execute */
+        char *qemu_lib;   /* directory for LD_LIBRARY_PATH, or NULL when the host's QEMU is used */
+        char *qemu_data;  /* directory for -L (firmware) */
+        char *virtiofsd;  /* path */
+};
+
+/* Opens a version, or the current one (version NULL). ERROR_UNAVAILABLE with the mend ("run vmon kit") when
+ * there is none or a part is missing. */
+int kit_open(const char *kit_root, const char *arch, const char *version, struct kit **ret, struct error *err);
+void kit_free(struct kit *k);
+
+/* Builds the kit for `arch` (NULL = this machine) from Debian's packages and the agent binary; a no-op when the
+ * current one has the same inputs. Prints progress lines to `log` (may be NULL). */
+int kit_build(const char *kit_root, const char *arch, const char *agent_path, void (*log)(const char *line),
+              struct error *err);
+
+/* "kvm" or "tcg". `wanted`: "auto", "kvm", "tcg". auto takes KVM only when the CPU has it and a probe boot of the
+ * kit kernel answers; the verdict is cached per host boot in `cache_dir` (design 1). `ret_reason` (caller frees,
+ * may be NULL) says why. */
+int hypervisor_select(const struct kit *kit, const char *wanted, const char *cache_dir, const char **ret,
+                      char **ret_reason, struct error *err);
