@@ -1,0 +1,85 @@
+// Shared by the end-to-end tests: images, templates built once a run, raw requests.
+import { execFileSync } from 'node:child_process'
+import fs from 'node:fs'
+import http from 'node:http'
+import net from 'node:net'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { Template } from 'e2b'
+
+export const dir = process.env.VMON_E2E_DIR
+export const port = Number(process.env.VMON_E2E_PORT)
+export const apiKey = process.env.E2B_API_KEY
+export const here = path.dirname(fileURLToPath(import.meta.url))
+export const image = (name) => `${process.env.VMON_E2E_REGISTRY}/vmon/${name}`
+
+export function serve(action) {
+  execFileSync(path.join(here, 'serve'), [action], { stdio: 'inherit' })
+}
+
+// The log of every build goes to a file beside the server's log: a failed run shows what happened.
+export function logTo(name) {
+  const file = path.join(dir, `build-${name}.log`)
+  return (entry) => fs.appendFileSync(file, `${entry.timestamp.toISOString()} ${entry.level} ${entry.message}\n`)
+}
+
+// Builds `name` unless an earlier test of this run did (the templates are what costs time under emulation).
+export async function template(name, make, options = {}) {
+  if (await Template.exists(name)) return
+  await Template.build(make(), name, { cpuCount: 1, memoryMB: 512, onBuildLogs: logTo(name), ...options })
+}
+
+export const busybox = () => Template().fromImage(image('busybox:1'))
+export const busyboxTemplate = () => template('busybox', busybox)
+
+// One raw HTTP request; answers {status, headers, body, json}.
+export function request(method, target, { headers = {}, body, key = apiKey, agent } = {}) {
+  return new Promise((resolve, reject) => {
+    const all = { ...headers }
+    if (key) all['X-API-Key'] = key
+    if (body !== undefined && typeof body !== 'string') {
+      body = JSON.stringify(body)
+      all['Content-Type'] = 'application/json'
+    }
+    const req = http.request({ host: '127.0.0.1', port, method, path: target, headers: all, agent }, (res) => {
+      const chunks = []
+      res.on('data', (c) => chunks.push(c))
+      res.on('end', () => {
+        const text = Buffer.concat(chunks).toString()
+        let json
+        try { json = JSON.parse(text) } catch { /* not JSON */ }
+        resolve({ status: res.statusCode, headers: res.headers, body: text, json })
+      })
+      res.on('error', reject)
+    })
+    req.on('error', reject)
+    req.end(body)
+  })
+}
+
+// Sends raw bytes, answers everything until the server closes or `until` says it is enough.
+export function raw(bytes, until = () => false) {
+  return new Promise((resolve, reject) => {
+    const socket = net.connect(port, '127.0.0.1', () => socket.write(bytes))
+    let got = Buffer.alloc(0)
+    socket.on('data', (c) => {
+      got = Buffer.concat([got, c])
+      if (until(got.toString('latin1'))) socket.destroy()
+    })
+    socket.on('close', () => resolve(got.toString('latin1')))
+    socket.on('error', reject)
+  })
+}
+
+export const viaSandbox = (id, guestPort) => ({ 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': String(guestPort) })
+
+// Waits for `probe` to return something true; the hang guard is generous.
+export async function eventually(probe, seconds = 60) {
+  const end = Date.now() + seconds * 1000
+  for (;;) {
+    const value = await probe()
+    if (value) return value
+    if (Date.now() > end) throw new Error(`not within ${seconds} s`)
+    await new Promise((r) => setTimeout(r, 100))
+  }
+}
