@@ -92,6 +92,8 @@ int error_wrap(struct error *err, int ret, const char *format, ...)
         memcpy(message, err->message, sizeof(message));
         n = strlen(context);
         memcpy(err->message, context, n + 1);
-        snprintf(err->message + n, sizeof(err->message) - n, ": %s", message);
+        /* Overlong chains lose their innermost end. */
+        strncat(err->message, ": ", sizeof(err->message) - n - 1);
+        strncat(err->message, message, sizeof(err->message) - strlen(err->message) - 1);
         return ret;
 }
