@@ -1,0 +1,102 @@
+"""bench/run fork: from a snapshot to an answer, against the bare floor.
+
+In one run, interleaved: the floor (bare QEMU restore of the same snapshot to the agent's first answer, by
+build/vmon-bench-fork), POST /sandboxes to 201, and create to the first answer of a command. Prints p50 and p95, the
+ratios to the floor, the cold boot of the same root file system, and the private memory of an idle clone.
+"""
+import base64, glob, http.client, json, os, platform, statistics, struct, subprocess, sys, time
+
+root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+runs = int(os.environ.get('VMON_BENCH_RUNS', '20'))
+port = int(os.environ['VMON_E2E_PORT'])
+data = os.path.join(os.environ['VMON_E2E_DIR'], 'data')
+key = os.environ['E2B_API_KEY']
+
+
+def call(method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=120)
+    connection.request(method, path, body=json.dumps(body) if isinstance(body, dict) else body,
+                       headers={'X-API-Key': key, 'Content-Type': 'application/json', **(headers or {})})
+    response = connection.getresponse()
+    payload = response.read()
+    connection.close()
+    return response.status, payload
+
+
+def first_command(sandbox):
+    message = json.dumps({'process': {'cmd': '/bin/bash', 'args': ['-l', '-c', 'echo hi']}, 'stdin': False}).encode()
+    headers = {'E2b-Sandbox-Id': sandbox['sandboxID'], 'E2b-Sandbox-Port': '49983',
+               'Content-Type': 'application/connect+json', 'Connect-Protocol-Version': '1'}
+    if sandbox.get('envdAccessToken'):
+        headers['X-Access-Token'] = sandbox['envdAccessToken']
+    status, payload = call('POST', '/process.Process/Start', b'\0' + struct.pack('>I', len(message)) + message, headers)
+    assert status == 200 and base64.b64encode(b'hi\n') in payload, (status, payload)
+
+
+def private_mib(sandbox_id):
+    """Private memory of the VM's QEMU and shim, by smaps_rollup."""
+    total = 0
+    for cmdline in glob.glob('/proc/[0-9]*/cmdline'):
+        try:
+            if sandbox_id.encode() in open(cmdline, 'rb').read():
+                for line in open(os.path.dirname(cmdline) + '/smaps_rollup'):
+                    if line.startswith(('Private_Clean', 'Private_Dirty')):
+                        total += int(line.split()[1])
+        except OSError:
+            continue
+    return total / 1024
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(round(p / 100 * (len(values) - 1))))]
+
+
+def floor(build_dir, kit, extra=()):
+    out = subprocess.run([os.path.join(root, 'build/vmon-bench-fork'), *extra, build_dir, kit],
+                         check=True, stdout=subprocess.PIPE).stdout
+    return json.loads(out)
+
+
+def main():
+    status, payload = call('GET', '/templates')
+    template = next(t for t in json.loads(payload) if 'busybox' in t['aliases'])
+    build_dir = os.path.join(data, 'builds', template['buildID'])
+    kit = os.environ['VMON_E2E_KIT']
+    floors, creates, commands, private = [], [], [], []
+    for i in range(runs + 2):  # the first two warm the caches
+        bare = floor(build_dir, kit)['total_ms']
+        began = time.monotonic()
+        status, payload = call('POST', '/sandboxes', {'templateID': 'busybox', 'secure': True, 'timeout': 300})
+        created = time.monotonic()
+        assert status == 201, payload
+        sandbox = json.loads(payload)
+        first_command(sandbox)
+        answered = time.monotonic()
+        memory = private_mib(sandbox['sandboxID'])
+        assert call('DELETE', '/sandboxes/' + sandbox['sandboxID'])[0] == 204
+        if i >= 2:
+            floors.append(bare)
+            creates.append((created - began) * 1000)
+            commands.append((answered - began) * 1000)
+            private.append(memory)
+    cold = floor(build_dir, kit, ['--cold'])['total_ms']
+    metrics = {}
+    for name, values in (('floor', floors), ('create', creates), ('create_to_command', commands)):
+        metrics[f'{name}_p50_ms'] = round(percentile(values, 50), 1)
+        metrics[f'{name}_p95_ms'] = round(percentile(values, 95), 1)
+    metrics['cold_boot_ms'] = round(cold, 1)
+    metrics['create_p50_ratio'] = round(metrics['create_p50_ms'] / metrics['floor_p50_ms'], 2)
+    metrics['create_p95_ratio'] = round(metrics['create_p95_ms'] / metrics['floor_p95_ms'], 2)
+    metrics['create_to_command_p50_ratio'] = round(metrics['create_to_command_p50_ms'] / metrics['floor_p50_ms'], 2)
+    metrics['private_memory_p50_mib'] = round(statistics.median(private), 1)
+    host = {'cpus': os.cpu_count(), 'kernel': platform.release(), 'machine': platform.machine(),
+            'backend': json.load(open(os.path.join(build_dir, 'manifest.json')))['backend']}
+    if '--json' in sys.argv:
+        print(json.dumps({'name': 'fork', 'metrics': metrics, 'host': host}))
+        return
+    for name, value in metrics.items():
+        print(f'{name:32} {value}')
+
+
+main()

@@ -1,0 +1,3 @@
+// Builds the busybox template, for the benchmarks.
+import { busyboxTemplate } from './lib.mjs'
+await busyboxTemplate()
