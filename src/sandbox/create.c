@@ -1,0 +1,192 @@
+/* Making a sandbox: a place in the team's limit, the directory, the fork, the record, and only then the sandbox is shown
+ * (manager.h says why in this order). Whatever fails takes the earlier stages back.
+ */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "sandbox/manager.h"
+#include "sandbox/timeout.h"
+
+/* The end that the shim gets for the time of the restore; the real one counts from readiness (sandbox-api 5.2). */
+#define RESTORE_SLACK_NS (120 * NSEC_PER_SEC)
+
+static size_t count_team(const struct sandbox_manager *m, const char *team_id, int64_t now)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < m->count; i++) {
+                const struct entry *e = m->entries[i];
+                n += streq(e->info->team_id, team_id) && (e->state == ENTRY_STARTING || entry_alive(e, now));
+        }
+        return n;
+}
+
+static json_t *copy_json(const json_t *j)
+{
+        return j && !json_is_null(j) ? json_deep_copy(j) : NULL;
+}
+
+/* Everything about the sandbox that is known before it runs. */
+static void fill_info(struct sandbox_info *i, const char *id, const struct sandbox_spec *s)
+{
+        i->id = xstrdup(id);
+        i->team_id = xstrdup(s->team->id);
+        i->template_id = xstrdup(s->template_->id);
+        i->build_id = xstrdup(s->build->id);
+        i->alias = s->template_->aliases ? xstrdup_or_null(s->template_->aliases[0]) : NULL;
+        i->envd_version = xstrdup(s->build->envd_version ? s->build->envd_version : "");
+        i->vcpus = s->build->vcpus;
+        i->memory_mb = s->build->memory_mb;
+        i->disk_mb = s->build->disk_mb;
+        i->metadata = copy_json(s->metadata);
+        i->allow_internet_access = copy_json(s->allow_internet_access);
+        i->network = copy_json(s->network);
+        i->auto_pause = s->auto_pause;
+}
+
+/* Takes a place in the team's limit: the entry is in the table, STARTING. The caller gets a reference. */
+static int reserve(struct sandbox_manager *m, const struct sandbox_spec *s, struct entry **ret, struct error *err)
+{
+        char id[SANDBOX_ID_LEN + 1];
+        sandbox_id_new(id);
+        struct entry *e = entry_new(id);
+        fill_info(e->info, id, s);
+        entry_set_tokens(m, e, s->secure, s->allow_public_traffic);
+
+        pthread_mutex_lock(&m->lock);
+        bool full = count_team(m, s->team->id, clock_realtime_ns()) >= s->team->max_sandboxes;
+        if (!full) {
+                e->references++;
+                entry_insert(m, e);
+        }
+        pthread_mutex_unlock(&m->lock);
+        if (full) {
+                entry_unref(m, e);
+                return error_set(err, ERROR_LIMIT,
+                                 "you have reached the maximum number of concurrent E2B sandboxes (%u). "
+                                 "Kill one, or have the administrator raise the team's limit with 'vmon admin set-limits'.",
+                                 s->team->max_sandboxes);
+        }
+        *ret = e;
+        return 0;
+}
+
+/* What the agent is told when the clone wakes (docs/agent-protocol.md, op wake). `env` is always there: it replaces
+ * whatever the capture left. */
+static json_t *wake_request(const struct entry *e, const struct sandbox_spec *s)
+{
+        json_t *w = json_object();
+        json_object_set_new(w, "sandbox_id", json_string(e->id));
+        json_object_set_new(w, "template_id", json_string(s->template_->id));
+        json_object_set_new(w, "access_token", e->envd_token[0] ? json_string(e->envd_token) : json_null());
+        json_object_set_new(w, "env", s->env ? json_deep_copy(s->env) : json_object());
+        json_object_set_new(w, "image_env", s->build->image_env ? json_deep_copy(s->build->image_env) : json_object());
+        if (s->build->default_user)
+                json_object_set_new(w, "default_user", json_string(s->build->default_user));
+        if (s->build->workdir)
+                json_object_set_new(w, "default_workdir", json_string(s->build->workdir));
+        return w;
+}
+
+static int restore(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, const char *dir, struct error *err)
+{
+        struct vm_template *template_ = NULL;
+        CLEANUP_FREE char *build_dir = manager_build_dir(m, s->build->id);
+        int r = template_cache_acquire(m->templates, s->build->id, build_dir, &template_, err);
+        if (r < 0)
+                return r;
+        json_t *wake = wake_request(e, s);
+        struct vm_fork fork_ = {
+                .id = e->id,
+                .dir = dir,
+                .template_ = template_,
+                .network = m->network,
+                .expires_at_ns = clock_realtime_ns() + s->timeout_s * NSEC_PER_SEC + RESTORE_SLACK_NS,
+                .wake = wake,
+        };
+        r = vm_restore(&fork_, &e->vm, err);
+        json_decref(wake);
+        template_cache_release(m->templates, template_);
+        return r;
+}
+
+/* Starts the clock, makes the sandbox durable, and tells the shim when to end it. */
+static int settle(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, struct error *err)
+{
+        pthread_mutex_lock(&m->lock);
+        e->info->started_ns = clock_realtime_ns();
+        e->info->ends_ns = e->info->started_ns + s->timeout_s * NSEC_PER_SEC;
+        e->reap_ns = e->info->ends_ns + REAP_GRACE_NS;
+        pthread_mutex_unlock(&m->lock);
+        json_t *record = sandbox_record_write(e->info, s->secure, s->allow_public_traffic);
+        int r = records_sandbox_put(m->records, e->id, record, err);
+        json_decref(record);
+        return r < 0 ? r : vm_set_expiry(e->vm, e->info->ends_ns, err);
+}
+
+static int start(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, struct error *err)
+{
+        CLEANUP_FREE char *dir = manager_sandbox_dir(m, e->id);
+        int r = dir_make(dir, 0700, err);
+        if (r == 0)
+                r = restore(m, e, s, dir, err);
+        if (r == 0)
+                r = settle(m, e, s, err);
+        return r;
+}
+
+/* Shows the sandbox, and from then on its death is noticed (a VM that has died meanwhile is reported at once). */
+static int show(struct sandbox_manager *m, struct entry *e, struct sandbox_info **ret, struct error *err)
+{
+        pthread_mutex_lock(&m->lock);
+        e->state = ENTRY_RUNNING;
+        struct sandbox_info *copy = sandbox_info_copy(e->info);
+        pthread_mutex_unlock(&m->lock);
+        int r = watch_add(m, e, err);
+        if (r < 0) {
+                sandbox_info_free(copy);
+                return r;
+        }
+        *ret = copy;
+        return 0;
+}
+
+/* Takes back a create that failed at any stage. */
+static void undo(struct sandbox_manager *m, struct entry *e)
+{
+        struct error err = {};
+        pthread_mutex_lock(&m->lock);
+        e->state = ENTRY_KILLING;
+        pthread_mutex_unlock(&m->lock);
+        if (e->vm && vm_kill(e->vm, &err) < 0)
+                log_warn("sandbox %s: %s", e->id, err.message);
+        manager_forget(m, e->id);
+        pthread_mutex_lock(&m->lock);
+        entry_remove(m, e);
+        pthread_mutex_unlock(&m->lock);
+}
+
+int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
+{
+        int r = sandbox_timeout_check(spec->timeout_s, spec->team->max_sandbox_hours, false, err);
+        if (r < 0)
+                return r;
+        if (!m->backend)
+                return error_set(err, ERROR_UNAVAILABLE, "start a sandbox: this node has no guest kit; run 'vmon kit', then start 'vmon serve' again");
+        struct entry *e = NULL;
+        r = reserve(m, spec, &e, err);
+        if (r < 0)
+                return r;
+        r = start(m, e, spec, err);
+        if (r == 0)
+                r = show(m, e, ret, err);
+        if (r < 0) {
+                error_wrap(err, r, "start a sandbox of template '%s'", spec->template_->id);
+                undo(m, e);
+        }
+        entry_unref(m, e);
+        return r;
+}
