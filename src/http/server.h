@@ -40,6 +40,10 @@ struct http_exchange_ops {
          * away / the connection broke (aborted = true; may come at any time, also before the request body
          * ended: a peer that closes mid-stream is noticed at once). Free userdata here. */
         void (*on_close)(struct http_exchange *x, bool aborted, void *userdata);
+        /* A peer that closes its sending side cannot be told from one that has gone. By default both abort the
+         * exchange, as streams need; with this set a peer that sent its whole request still gets the response (a
+         * peer that has gone shows when that is written). For short answers. */
+        bool serves_half_closed;
 };
 
 /* Called on the loop thread for each complete request head. It must call http_exchange_accept() before
@@ -81,7 +85,7 @@ void http_exchange_accept(struct http_exchange *x, const struct http_exchange_op
 void http_exchange_pause(struct http_exchange *x);
 void http_exchange_resume(struct http_exchange *x);
 
-/* Starts the response. `length` is the body length, or -1 for chunked (close-delimited for HTTP/1.0).
+/* Starts the response. Request body bytes go on coming to on_data until the response ends. `length` is the body length, or -1 for chunked (close-delimited for HTTP/1.0).
  * Content-Length, Transfer-Encoding, Connection and Date are the engine's; the others come from `headers`
  * (may be NULL). 1xx is not allowed here; 204 and 304 have no body and need length 0 (204 is sent without
  * Content-Length). May be called before the request body ended; what is left of it is then read and
