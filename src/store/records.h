@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "store/names.h"
+#include "store/secret.h"
 #include "store/store.h"
 
 struct team {
@@ -21,6 +23,15 @@ struct team {
         unsigned max_vcpus, max_memory_mb, max_disk_mb, max_concurrent_builds, max_sandboxes, max_sandbox_hours;
 };
 void team_free(struct team *t);
+void team_list_free(struct team **teams, size_t count);
+/* Fills the limits with their defaults (design 4). */
+void team_defaults(struct team *t);
+/* The rules for CPU and memory of a template (template-api 4.1). ERROR_INVALID with its texts. */
+int team_check_resources(const struct team *t, unsigned vcpus, unsigned memory_mb, struct error *err);
+static inline void cleanup_team(struct team **t)
+{
+        team_free(*t);
+}
 
 struct template_record {
         char *id;       /* 20 of [a-z0-9] */
@@ -30,8 +41,15 @@ struct template_record {
         int64_t created_ns, updated_ns, last_spawned_ns; /* 0 = never */
         int64_t spawn_count;
         int build_count;
+        char *latest_ready;   /* build ID of the build that became ready last, or NULL */
+        char *latest_default; /* build ID of the newest build registered with the tag "default", or NULL */
 };
 void template_record_free(struct template_record *t);
+void template_records_free(struct template_record **list, size_t count);
+static inline void cleanup_template(struct template_record **t)
+{
+        template_record_free(*t);
+}
 
 enum build_state { BUILD_WAITING = 0, BUILD_BUILDING, BUILD_READY, BUILD_ERROR };
 const char *build_state_name(enum build_state s); /* "waiting" … (template-api W9) */
@@ -55,9 +73,22 @@ struct build_record {
         char *node;
 };
 void build_record_free(struct build_record *b);
+void build_records_free(struct build_record **list, size_t count);
+static inline void cleanup_build(struct build_record **b)
+{
+        build_record_free(*b);
+}
+
+#define BUILD_REASON_CANCELLED "build was cancelled"
+#define BUILD_REASON_SUPERSEDED "The build was canceled because it was superseded by a newer one."
+#define BUILD_REASON_WAITED "build is in waiting state for too long"
 
 struct records;
+/* `s` must outlive the records. */
 int records_open(struct store *s, struct records **ret, struct error *err);
+/* From now on environments and sandbox objects are sealed under a key derived from the root secret (design 8.6). Call it once,
+ * right after records_open(); without it they lie in the store in clear (tests). */
+void records_set_secret(struct records *r, const unsigned char root[SECRET_LEN]);
 void records_close(struct records *r);
 
 /* Teams and keys */
@@ -65,10 +96,15 @@ int records_team_create(struct records *r, const struct team *t, struct error *e
 int records_team_get(struct records *r, const char *id, struct team **ret, struct error *err);
 int records_team_by_slug(struct records *r, const char *slug, struct team **ret, struct error *err);
 int records_team_update(struct records *r, const struct team *t, struct error *err);
+/* By slug; freed with team_list_free(). */
 int records_team_list(struct records *r, struct team ***ret, size_t *count, struct error *err);
+/* With its keys. ERROR_CONFLICT while it has templates. */
+int records_team_delete(struct records *r, const char *id, struct error *err);
+int records_team_keys_revoke(struct records *r, const char *team_id, struct error *err);
 /* Mints e2b_ + 40 hex; only a hash is stored. The caller frees both (and shows the key once). */
 int records_key_create(struct records *r, const char *team_id, char **ret_key, char **ret_key_id, struct error *err);
 int records_key_revoke(struct records *r, const char *key_id, struct error *err);
+/* An array of {id, hint, createdAt}. */
 int records_key_list(struct records *r, const char *team_id, json_t **ret, struct error *err);
 /* UNAUTHORISED with the texts of sandbox-api 2.2. */
 int records_key_team(struct records *r, const char *key, struct team **ret, struct error *err);
@@ -83,6 +119,7 @@ struct build_request { /* POST /v3/templates after validation */
  * builds with an overlapping tag (16.2), enforces the team's concurrent-build limit (LIMIT). */
 int records_build_register(struct records *r, const struct team *team, const struct build_request *q,
                            struct template_record **ret_template, struct build_record **ret_build, struct error *err);
+/* By ID; deleted ones are ERROR_NOT_FOUND. */
 int records_template_get(struct records *r, const char *id, struct template_record **ret, struct error *err);
 int records_build_get(struct records *r, const char *id, struct build_record **ret, struct error *err);
 /* waiting -> building; CONFLICT "build is not in waiting state". */
@@ -100,7 +137,52 @@ int records_builds_interrupted(struct records *r, const char *reason, struct err
 /* Resolves "[ns/]alias[:tag]" or an ID for `team` to a template and its ready build (template-api 15.3-15.5). */
 int records_resolve(struct records *r, const struct team *team, const char *reference, struct template_record **ret_template,
                     struct build_record **ret_build, struct error *err);
+/* The two halves of it, without the check of access: NOT_FOUND "template '<key>' not found" and "tag '<tag>' does not
+ * exist for template '<key>'". An untagged name means "default", else the latest ready build. */
+int records_template_find(struct records *r, const struct team *team, const struct name_ref *n, struct template_record **ret,
+                          struct error *err);
+int records_build_find(struct records *r, const struct template_record *t, const struct name_ref *n, struct build_record **ret,
+                       struct error *err);
+/* The ready build of exactly this tag; NULL when there is none. */
+int records_build_of_tag(struct records *r, const struct template_record *t, const char *tag, struct build_record **ret,
+                         struct error *err);
 int records_template_spawned(struct records *r, const char *id, struct error *err); /* spawn_count + 1 */
+
+/* "slug/alias" of each alias, then the bare aliases it holds; freed with name_list_free(). */
+int records_template_names(struct records *r, const struct template_record *t, char ***ret, struct error *err);
+/* Sets the public flag, and claims or releases bare aliases (template-api 15.6). */
+int records_template_publish(struct records *r, const char *id, bool public_, struct error *err);
+/* Soft delete (template-api 16.3): the second time ERROR_NOT_FOUND. Its waiting and building builds fail as cancelled;
+ * their IDs come back (name_list_free()), so that the caller ends their VMs. */
+int records_template_delete(struct records *r, const char *id, char ***ret_builds, struct error *err);
+
+/* Lists are pages, newest first: those strictly after the cursor (NULL: from the start), at most `limit`; *ret_more tells
+ * whether there are others. */
+struct list_cursor {
+        int64_t time_ns;
+        const char *id;
+};
+int records_template_list(struct records *r, const char *team_id, const struct list_cursor *after, size_t limit,
+                          struct template_record ***ret, size_t *ret_count, bool *ret_more, struct error *err);
+int records_build_list(struct records *r, const char *template_id, const struct list_cursor *after, size_t limit,
+                       struct build_record ***ret, size_t *ret_count, bool *ret_more, struct error *err);
+/* The waiting and building builds of all teams. */
+int records_builds_active(struct records *r, struct build_record ***ret, size_t *count, struct error *err);
+/* Fails the builds that wait for their trigger since before `before_ns` (template-api 14.1). Returns how many. */
+int records_builds_expire(struct records *r, int64_t before_ns, struct error *err);
+
+/* Tags. The name of a tag must satisfy name_is_tag(). */
+struct tag_record {
+        char *tag, *build_id;
+        int64_t created_ns; /* when it was assigned */
+};
+void tag_records_free(struct tag_record *tags, size_t count);
+/* Points `tags` (NULL-terminated, at most NAME_TAGS_MAX) at a ready build of the template; NOT_FOUND otherwise. */
+int records_tags_assign(struct records *r, const char *template_id, const char *build_id, char *const *tags, struct error *err);
+/* Absent ones are ignored. */
+int records_tags_delete(struct records *r, const char *template_id, char *const *tags, struct error *err);
+/* Sorted by name. */
+int records_tags_list(struct records *r, const char *template_id, struct tag_record **ret, size_t *ret_count, struct error *err);
 
 /* Build log: appended in batches (chunks, compressed when large), read by offset after the level filter. */
 struct log_entry {
@@ -109,10 +191,16 @@ struct log_entry {
         char *step;  /* NULL, "base", "finalize" or a decimal */
         char *message;
 };
+#define RECORDS_LOG_MAX_BYTES (16 * 1024 * 1024)  /* of messages a build */
+#define RECORDS_LOG_RESERVE_BYTES (64 * 1024)     /* more for lines without a step: how the build ended */
 void log_entries_free(struct log_entry *entries, size_t count);
 int records_log_append(struct records *r, const char *build_id, const struct log_entry *entries, size_t count, struct error *err);
 int records_log_read(struct records *r, const char *build_id, int min_level, size_t offset, size_t limit,
                      struct log_entry **ret, size_t *ret_count, struct error *err);
+/* The offset, after the level filter, of the first entry at or after a time. */
+int records_log_seek(struct records *r, const char *build_id, int min_level, int64_t time_ns, size_t *ret_offset, struct error *err);
+/* Removes the logs whose last entry is older than `before_ns`. Returns how many. */
+int records_logs_expire(struct records *r, int64_t before_ns, struct error *err);
 
 /* Sandboxes: one JSON object a sandbox, its shape is src/sandbox's. */
 int records_sandbox_put(struct records *r, const char *id, const json_t *j, struct error *err);
