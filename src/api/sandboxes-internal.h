@@ -1,0 +1,19 @@
+/* Shared by the files that implement api/sandboxes.h. Handlers are api_route.handler, data is struct sandboxes_api. */
+#pragma once
+
+#include "api/sandboxes.h"
+
+/* The sandbox of the request's first parameter for its team; ERROR_INVALID "Invalid sandbox ID" or NOT_FOUND. */
+int sandboxes_target(const struct api_request *q, char *ret_id, struct error *err); /* ret_id: SANDBOX_ID_MAX + 1 bytes */
+
+/* sandbox-api 5.3, 6.3 and 7. New references. */
+json_t *sandbox_json(const struct sandbox_info *i);
+json_t *sandbox_listed_json(const struct sandbox_info *i);
+json_t *sandbox_detail_json(const struct sandbox_info *i);
+
+int sandboxes_create(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_create_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_list(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_list_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_metrics(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_metrics_many(void *data, struct api_request *q, struct api_response *p, struct error *err);

@@ -1,0 +1,276 @@
+/* Routes of one sandbox: get, kill, connect, timeout, refreshes, logs, and plain refusals for what this server does not
+ * have yet. A sandbox of another team is always an unknown one.
+ */
+#include <string.h>
+
+#include "api/sandbox-body.h"
+#include "api/sandboxes-internal.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "http/message.h"
+#include "sandbox/id.h"
+#include "sandbox/timeout.h"
+
+#define CONNECT_TIMEOUT_S 300
+#define REFRESH_MIN_S 15
+#define REFRESH_MAX_S 3600
+#define FORKS_MAX 100
+
+int sandboxes_target(const struct api_request *q, char *ret_id, struct error *err)
+{
+        if (!q->params[0] || sandbox_id_parse(q->params[0], ret_id) < 0)
+                return error_set(err, ERROR_INVALID, "Invalid sandbox ID");
+        return 0;
+}
+
+/* Fails unless the sandbox exists. */
+static int must_exist(struct sandboxes_api *s, struct api_request *q, char *ret_id, struct error *err)
+{
+        struct sandbox_info *info = NULL;
+        int r = sandboxes_target(q, ret_id, err);
+        if (r == 0)
+                r = sandbox_get(s->manager, q->team, ret_id, &info, err);
+        sandbox_info_free(info);
+        return r;
+}
+
+static int get(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        struct sandboxes_api *s = data;
+        char id[SANDBOX_ID_MAX + 1];
+        struct sandbox_info *info = NULL;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = sandbox_get(s->manager, q->team, id, &info, err);
+        if (r < 0)
+                return r;
+        p->status = 200;
+        p->json = sandbox_detail_json(info);
+        sandbox_info_free(info);
+        return 0;
+}
+
+static int delete(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        struct sandboxes_api *s = data;
+        char id[SANDBOX_ID_MAX + 1];
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = sandbox_kill(s->manager, q->team, id, err);
+        if (r == 0)
+                p->status = 204;
+        return r;
+}
+
+/* Running is the only state there is to connect to: the expiry is extended, never shortened (sandbox-api 11). */
+static int connect_(struct sandboxes_api *s, bool v2, struct api_request *q, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        const struct team *team = q->team;
+        int64_t timeout_s = CONNECT_TIMEOUT_S;
+        bool memory = true;
+        struct sandbox_info *info = NULL;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = body_int32(q->json, "timeout", !v2, &timeout_s, err);
+        if (r == 0)
+                r = body_bool(q->json, "memory", &memory, err);
+        if (r == 0)
+                r = sandbox_timeout_check(timeout_s, team->max_sandbox_hours, true, err);
+        if (r == 0)
+                r = sandbox_set_timeout(s->manager, team, id, timeout_s, true, &info, err);
+        if (r < 0)
+                return r;
+        p->status = 200;
+        p->json = sandbox_json(info);
+        sandbox_info_free(info);
+        return 0;
+}
+
+static int connect_v1(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        return connect_(data, false, q, p, err);
+}
+
+static int connect_v2(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        return connect_(data, true, q, p, err);
+}
+
+static int timeout(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        struct sandboxes_api *s = data;
+        char id[SANDBOX_ID_MAX + 1];
+        int64_t timeout_s = 0;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = body_int32(q->json, "timeout", true, &timeout_s, err);
+        if (r == 0)
+                r = sandbox_timeout_check(timeout_s, 0, true, err); /* above the team's limit it is clamped */
+        if (r == 0)
+                r = sandbox_set_timeout(s->manager, q->team, id, timeout_s, false, NULL, err);
+        if (r == 0)
+                p->status = 204;
+        return r;
+}
+
+static int refreshes(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        struct sandboxes_api *s = data;
+        char id[SANDBOX_ID_MAX + 1];
+        int64_t duration_s = REFRESH_MIN_S;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = body_int32(q->json, "duration", false, &duration_s, err);
+        if (r == 0 && (duration_s < 0 || duration_s > REFRESH_MAX_S))
+                r = error_set(err, ERROR_INVALID, "validation error: 'duration' must be between 0 and %d", REFRESH_MAX_S);
+        if (r == 0)
+                r = sandbox_set_timeout(s->manager, q->team, id, duration_s < REFRESH_MIN_S ? REFRESH_MIN_S : duration_s, true, NULL, err);
+        if (r == 0)
+                p->status = 204;
+        return r;
+}
+
+/* Sandboxes of this server are running or gone. */
+static int resume(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        (void)p;
+        int r = must_exist(data, q, id, err);
+        return r < 0 ? r : error_set(err, ERROR_CONFLICT, "Sandbox %s is already running", id);
+}
+
+/* Without rules this opens everything, which is how every sandbox is (sandbox-api 13.1). */
+static int put_network(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        int r = network_rules_validate(q->json, err);
+        if (r == 0)
+                r = must_exist(data, q, id, err);
+        if (r == 0)
+                r = network_rules_check(q->json, err);
+        if (r == 0)
+                p->status = 204;
+        return r;
+}
+
+static int not_available(struct sandboxes_api *s, struct api_request *q, const char *what, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        int r = must_exist(s, q, id, err);
+        if (r == 0)
+                api_error(p, 501, "%s is not available on this server yet; sandbox '%s' goes on running", what, id);
+        return r;
+}
+
+static int pause_(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        return not_available(data, q, "pausing a sandbox", p, err);
+}
+
+static int snapshot(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        return not_available(data, q, "making a snapshot of a sandbox", p, err);
+}
+
+static int fork_(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        int64_t count = 1, timeout_s = 15;
+        int r = body_int32(q->json, "count", false, &count, err);
+        if (r == 0)
+                r = body_int32(q->json, "timeout", false, &timeout_s, err);
+        if (r == 0 && (count < 1 || count > FORKS_MAX))
+                r = error_set(err, ERROR_INVALID, "validation error: 'count' must be between 1 and %d", FORKS_MAX);
+        return r < 0 ? r : not_available(data, q, "forking a running sandbox", p, err);
+}
+
+/* No snapshot exists, so the list is empty whatever the filters are. */
+static int snapshots_list(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        (void)data, (void)q, (void)err;
+        p->status = 200;
+        p->json = json_array();
+        return 0;
+}
+
+/* Sandboxes' own logs are not collected yet: empty answers are the contract's for a sandbox without any (sandbox-api 17). */
+static int logs(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        (void)data;
+        int r = sandboxes_target(q, id, err);
+        if (r < 0)
+                return r;
+        p->status = 200;
+        p->json = json_pack("{s:[], s:[]}", "logs", "logEntries");
+        return 0;
+}
+
+static int logs_v2(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        char id[SANDBOX_ID_MAX + 1];
+        (void)data;
+        int r = sandboxes_target(q, id, err);
+        if (r < 0)
+                return r;
+        p->status = 200;
+        p->json = json_pack("{s:[]}", "logs");
+        return 0;
+}
+
+static int volumes(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        (void)data, (void)q, (void)err;
+        api_error(p, 501, "volumes are not available on this server yet");
+        return 0;
+}
+
+static int secrets(void *data, struct api_request *q, struct api_response *p, struct error *err)
+{
+        (void)data, (void)q, (void)err;
+        api_error(p, 501, "secrets are not available on this server yet");
+        return 0;
+}
+
+#define OPTIONAL_BODY (API_JSON | API_JSON_OPTIONAL)
+
+static const struct api_route routes[] = {
+        { "POST", "/sandboxes", API_AUTH_KEY, API_JSON | API_MUTATES, sandboxes_create },
+        { "POST", "/v2/sandboxes", API_AUTH_KEY, API_JSON | API_MUTATES, sandboxes_create_v2 },
+        { "GET", "/sandboxes", API_AUTH_KEY, 0, sandboxes_list },
+        { "GET", "/v2/sandboxes", API_AUTH_KEY, 0, sandboxes_list_v2 },
+        { "GET", "/sandboxes/metrics", API_AUTH_KEY, 0, sandboxes_metrics_many },
+        { "GET", "/sandboxes/{id}", API_AUTH_KEY, 0, get },
+        { "DELETE", "/sandboxes/{id}", API_AUTH_KEY, 0, delete },
+        { "POST", "/sandboxes/{id}/connect", API_AUTH_KEY, API_JSON | API_MUTATES, connect_v1 },
+        { "POST", "/v2/sandboxes/{id}/connect", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, connect_v2 },
+        { "POST", "/sandboxes/{id}/timeout", API_AUTH_KEY, API_JSON | API_MUTATES, timeout },
+        { "POST", "/sandboxes/{id}/refreshes", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, refreshes },
+        { "POST", "/sandboxes/{id}/pause", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, pause_ },
+        { "POST", "/sandboxes/{id}/resume", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, resume },
+        { "PUT", "/sandboxes/{id}/network", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, put_network },
+        { "POST", "/sandboxes/{id}/fork", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, fork_ },
+        { "POST", "/sandboxes/{id}/snapshots", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, snapshot },
+        { "GET", "/snapshots", API_AUTH_KEY, 0, snapshots_list },
+        { "GET", "/sandboxes/{id}/metrics", API_AUTH_KEY, 0, sandboxes_metrics },
+        { "GET", "/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs },
+        { "GET", "/v2/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs_v2 },
+        { "GET", "/volumes", API_AUTH_KEY, 0, volumes },
+        { "POST", "/volumes", API_AUTH_KEY, 0, volumes },
+        { "GET", "/volumes/{id}", API_AUTH_KEY, 0, volumes },
+        { "DELETE", "/volumes/{id}", API_AUTH_KEY, 0, volumes },
+        { "GET", "/secrets", API_AUTH_KEY, 0, secrets },
+        { "POST", "/secrets", API_AUTH_KEY, 0, secrets },
+        { "GET", "/secrets/{id}", API_AUTH_KEY, 0, secrets },
+        { "POST", "/secrets/{id}", API_AUTH_KEY, 0, secrets },
+        { "DELETE", "/secrets/{id}", API_AUTH_KEY, 0, secrets },
+};
+
+void api_sandboxes_routes(struct api *a, struct sandboxes_api *s)
+{
+        for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+                struct api_route r = routes[i];
+                r.data = s;
+                api_add_routes(a, &r, 1);
+        }
+}

@@ -1,0 +1,55 @@
+/* Network `nat`: a namespace of its own for each VM.
+ *
+ *   guest eth0 169.254.0.21 --- tap0 169.254.0.22 | namespace of the shim | up0 10.200.x.y+2 --- vmonN .y+1 | host
+ *
+ * Guest addresses and MACs are the same in every VM (vm.h), so that snapshots fit everywhere; the namespace
+ * translates them to a per-slot address, the host that one to its own. Needs root. Everything but the host's
+ * table `vmon` disappears with the last process in the namespace, however that ended.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+#define NET_GATEWAY_MAC "02:fc:00:00:00:06"
+#define NET_MTU 1400
+/* Slots: each takes a /30 of 10.200.0.0/16. */
+#define NET_SLOTS 16384
+/* Longest dotted IPv4 address with NUL. */
+#define NET_ADDRESS_MAX 16
+
+struct net_config {
+        unsigned slot;       /* below NET_SLOTS, held by the caller alone on this host */
+        bool allow_private;  /* lifts the denial of private ranges (sandbox-api 13.2); for builds on a site whose
+                                package mirror or registry has a private address */
+};
+
+struct net;
+
+/* Moves the calling process (one thread only) to a new network namespace and makes the tap there. Sets up the host
+ * side first when it is missing. Rules are being loaded when this returns; no traffic passes before they are.
+ * ERROR_UNAVAILABLE names what the host lacks. On failure the process may be left in the new namespace. */
+int net_begin(const struct net_config *c, struct net **ret, struct error *err);
+
+/* The tap for QEMU's `-netdev tap,fd=`: with vnet header, all offloads off. Owned by the handle. */
+int net_tap_fd(const struct net *n);
+
+/* The rest: addresses, link to the host, rules loaded. May run while QEMU starts; call before the guest runs. */
+int net_finish(struct net *n, struct error *err);
+
+/* Releases tap and link at once (they would also go with the namespace). NULL is fine. */
+void net_end(struct net *n);
+
+/* Makes the host ready: IPv4 forwarding and the nftables table `vmon` with masquerading, guests kept from one another
+ * and from the host's own addresses. Idempotent; replaces an older table atomically. net_begin() calls it when the
+ * table is missing; `vmon serve` at every start. */
+int net_host_setup(struct error *err);
+
+/* The first nameserver of a resolv.conf text that is an IPv4 address outside 127/8; false when there is none. */
+bool net_parse_resolver(const char *text, char out[NET_ADDRESS_MAX]);
+
+/* The host's resolver by /etc/resolv.conf, else systemd-resolved's upstream list; false when there is none: names then
+ * do not resolve in guests. */
+bool net_host_resolver(char out[NET_ADDRESS_MAX]);

@@ -1,0 +1,155 @@
+/* A VM without a VM, for test_net.sh: makes the network of slot N as the shim does, and a second namespace whose
+ * eth0 has the guest's addresses; frames are carried between the two taps. Prints
+ *   "shim PID guest PID microseconds"
+ * and runs until its standard input ends ("end" first on a line: net_end(), so that nothing may be left) or it is
+ * killed. The guest process dies with it.
+ *
+ * usage: net_helper SLOT [allow-private]
+ */
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/subprocess.h"
+#include "vm/net.h"
+#include "vm/vm.h"
+
+static void die(const char *what)
+{
+        perror(what);
+        _exit(1);
+}
+
+/* The guest's side: its own namespace with a tap named eth0; hands the descriptor over and sleeps. */
+static int guest_tap(void)
+{
+        struct ifreq request = {.ifr_name = "eth0", .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
+        static const char *const commands[][10] = {
+                {"ip", "link", "set", "eth0", "address", VM_GUEST_MAC, "mtu", "1400", "up", NULL},
+                {"ip", "addr", "add", VM_GUEST_ADDRESS "/30", "dev", "eth0", NULL},
+                {"ip", "route", "add", "default", "via", VM_GUEST_GATEWAY, NULL},
+        };
+        int fd;
+
+        if (unshare(CLONE_NEWNET) < 0)
+                die("unshare");
+        fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK);
+        if (fd < 0 || ioctl(fd, TUNSETIFF, &request) < 0)
+                die("guest tap");
+        for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+                struct error err = {};
+
+                if (subprocess_run(commands[i], NULL, &err) < 0) {
+                        fprintf(stderr, "%s\n", err.message);
+                        _exit(1);
+                }
+        }
+        return fd;
+}
+
+static void send_fd(int channel, int fd)
+{
+        char control[CMSG_SPACE(sizeof(int))] = {}, byte = 0;
+        struct iovec io = {&byte, 1};
+        struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+        if (sendmsg(channel, &m, 0) < 0)
+                die("sendmsg");
+}
+
+static int receive_fd(int channel)
+{
+        char control[CMSG_SPACE(sizeof(int))] = {}, byte;
+        struct iovec io = {&byte, 1};
+        struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+        int fd;
+
+        if (recvmsg(channel, &m, 0) <= 0 || !CMSG_FIRSTHDR(&m))
+                die("recvmsg");
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
+        return fd;
+}
+
+static pid_t start_guest(int *ret_tap)
+{
+        int channel[2];
+        pid_t pid;
+
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, channel) < 0)
+                die("socketpair");
+        pid = fork();
+        if (pid == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                send_fd(channel[1], guest_tap());
+                for (;;)
+                        pause();
+        }
+        close(channel[1]);
+        *ret_tap = receive_fd(channel[0]);
+        close(channel[0]);
+        return pid;
+}
+
+static void carry(int from, int to)
+{
+        char frame[65536];
+        ssize_t n;
+
+        while ((n = read(from, frame, sizeof(frame))) > 0)
+                if (write(to, frame, (size_t)n) < 0)
+                        return; /* an interface going down loses frames */
+}
+
+int main(int argc, char **argv)
+{
+        struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .allow_private = argc > 2};
+        struct error err = {};
+        struct net *net = NULL;
+        int64_t start = clock_monotonic_ns();
+        char line[8] = "";
+        int tap;
+        pid_t guest;
+
+        if (net_begin(&config, &net, &err) < 0 || net_finish(net, &err) < 0) {
+                fprintf(stderr, "net_helper: %s\n", err.message);
+                return 1;
+        }
+        start = clock_monotonic_ns() - start;
+        guest = start_guest(&tap);
+        printf("shim %d guest %d microseconds %lld\n", getpid(), guest, (long long)start / 1000);
+        fflush(stdout);
+        for (;;) {
+                struct pollfd fds[3] = {{.fd = 0, .events = POLLIN},
+                                        {.fd = tap, .events = POLLIN},
+                                        {.fd = net_tap_fd(net), .events = POLLIN}};
+
+                if (poll(fds, 3, -1) < 0)
+                        continue;
+                if (fds[0].revents) {
+                        ssize_t n = read(0, line, sizeof(line) - 1);
+
+                        if (n > 0 && strncmp(line, "end", 3) == 0)
+                                net_end(net);
+                        return 0;
+                }
+                carry(tap, net_tap_fd(net));
+                carry(net_tap_fd(net), tap);
+        }
+}
