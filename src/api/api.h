@@ -70,7 +70,8 @@ struct api_route {
 
 struct api_hooks {
         /* Worker thread: the team of an API key, or an error with the texts of sandbox-api 2.2. `ret_team` is
-         * released with `release_team`. */
+         * released with `release_team` (any thread). With *ret_blocked the call succeeds, and may leave the text for
+         * refused mutating routes in `err` ("team is blocked: <reason>"). */
         int (*authenticate)(void *data, const char *key, void **ret_team, bool *ret_blocked, struct error *err);
         void (*release_team)(void *data, void *team);
         const char *cluster_token; /* for API_AUTH_CLUSTER */
