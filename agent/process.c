@@ -1,0 +1,596 @@
+/* Theory of operation. A process is in one of three states:
+ *
+ *   running   registered, PID alive
+ *   reaped    waitpid() has its status, but an output pipe is still held open by a descendant
+ *   finished  off the registry; only its end is retained for 30 s
+ *
+ * running -> reaped on SIGCHLD; reaped -> finished when both pipes reached EOF, or at once when the process was
+ * signalled through the agent or its deadline fired (envd.md 2.1 Start 5): then what the pipes hold is drained.
+ *
+ * Output is read by uv_poll_t, 32 KiB a read, one event a read, and given to every listener; reading pauses while
+ * any listener is blocked and never otherwise, so that nobody listening means read and drop. Input is a queue of
+ * requests written as the pipe takes it.
+ *
+ * Reaping looks with WNOWAIT first: a child is collected only after it is known whose it is.
+ */
+#include "process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "agent.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "loop.h"
+
+#define PIPE_READ (32 * 1024)
+#define PTY_READ (16 * 1024)
+#define READS_PER_WAKE 8 /* so that one noisy process does not starve the others */
+#define DRAIN_MAX (1024 * 1024)
+
+struct pipe_end {
+        uv_poll_t *poll;       /* NULL when closed */
+        int fd;
+        enum process_stream stream;
+        struct process *process;
+};
+
+struct input {
+        struct input *next;
+        char *data;
+        size_t len, done;
+        void (*callback)(void *data, int result);
+        void *userdata;
+};
+
+struct waiter {
+        struct waiter *next;
+        void (*done)(void *data);
+        void *data;
+};
+
+struct process {
+        struct process *next;
+        pid_t pid;
+        json_t *info;               /* ProcessInfo for List */
+        char *tag;
+        bool pty, reaped, hurried;
+        int status;
+        struct pipe_end out, err, in;
+        struct input *inputs;
+        struct process_listener *listeners;
+        struct waiter *waiters;
+        struct timer *deadline;
+};
+
+struct ended {
+        struct ended *next;
+        pid_t pid;
+        char *tag;
+        struct process_end end;
+        int64_t at_ns;
+};
+
+static struct process *processes;
+static struct ended *ended_list;
+
+static const char *signal_text(int number, char *out, size_t size)
+{
+        static const char *const names[] = {
+                [SIGHUP] = "hangup", [SIGINT] = "interrupt", [SIGQUIT] = "quit", [SIGILL] = "illegal instruction",
+                [SIGTRAP] = "trace/breakpoint trap", [SIGABRT] = "aborted", [SIGBUS] = "bus error",
+                [SIGFPE] = "floating point exception", [SIGKILL] = "killed", [SIGUSR1] = "user defined signal 1",
+                [SIGSEGV] = "segmentation fault", [SIGUSR2] = "user defined signal 2", [SIGPIPE] = "broken pipe",
+                [SIGALRM] = "alarm clock", [SIGTERM] = "terminated", [SIGSTKFLT] = "stack fault",
+                [SIGCHLD] = "child exited", [SIGCONT] = "continued", [SIGSTOP] = "stopped (signal)",
+                [SIGTSTP] = "stopped", [SIGTTIN] = "stopped (tty input)", [SIGTTOU] = "stopped (tty output)",
+                [SIGURG] = "urgent I/O condition", [SIGXCPU] = "CPU time limit exceeded",
+                [SIGXFSZ] = "file size limit exceeded", [SIGVTALRM] = "virtual timer expired",
+                [SIGPROF] = "profiling timer expired", [SIGWINCH] = "window changed", [SIGIO] = "I/O possible",
+                [SIGPWR] = "power failure", [SIGSYS] = "bad system call",
+        };
+
+        if (number > 0 && (size_t)number < sizeof(names) / sizeof(names[0]) && names[number])
+                return names[number];
+        snprintf(out, size, "signal %d", number);
+        return out;
+}
+
+void process_describe(int status, struct process_end *ret)
+{
+        char number[24];
+
+        ret->exited = WIFEXITED(status);
+        ret->code = ret->exited ? WEXITSTATUS(status) : -1;
+        if (ret->exited)
+                snprintf(ret->status, sizeof(ret->status), "exit status %d", ret->code);
+        else
+                snprintf(ret->status, sizeof(ret->status), "signal: %s%s",
+                         signal_text(WTERMSIG(status), number, sizeof(number)),
+                         WCOREDUMP(status) ? " (core dumped)" : "");
+}
+
+static void free_poll(uv_handle_t *handle)
+{
+        free(handle);
+}
+
+static void pipe_close(struct pipe_end *e)
+{
+        if (!e->poll)
+                return;
+        uv_poll_stop(e->poll);
+        uv_close((uv_handle_t *)e->poll, free_poll);
+        e->poll = NULL;
+        close(e->fd);
+        e->fd = -1;
+}
+
+static void pipe_open(struct process *p, struct pipe_end *e, int fd, enum process_stream stream)
+{
+        *e = (struct pipe_end){ .fd = fd, .stream = stream, .process = p };
+        if (fd < 0)
+                return;
+        e->poll = xcalloc(1, sizeof(*e->poll));
+        uv_poll_init(agent_loop, e->poll, fd);
+        e->poll->data = e;
+}
+
+static void deliver(struct process *p, enum process_stream stream, const char *data, size_t len)
+{
+        struct process_listener *next;
+
+        for (struct process_listener *l = p->listeners; l; l = next) {
+                next = l->next;
+                l->output(l, stream, data, len);
+        }
+}
+
+static bool is_blocked(const struct process *p)
+{
+        for (const struct process_listener *l = p->listeners; l; l = l->next)
+                if (l->blocked)
+                        return true;
+        return false;
+}
+
+/* One read. 1 = there was data, 0 = nothing now, -1 = end. */
+static int read_once(struct pipe_end *e)
+{
+        char data[PIPE_READ];
+        ssize_t n = read(e->fd, data, e->stream == STREAM_PTY ? PTY_READ : PIPE_READ);
+
+        if (n > 0)
+                deliver(e->process, e->stream, data, (size_t)n);
+        if (n > 0)
+                return 1;
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1; /* a pty ends with EIO */
+}
+
+static void finish_if_done(struct process *p);
+static void update_reading(struct process *p);
+
+static void on_readable(uv_poll_t *handle, int status, int events)
+{
+        struct pipe_end *e = handle->data;
+        struct process *p = e->process;
+        int r = 1;
+
+        (void)events;
+        for (int i = 0; i < READS_PER_WAKE && r > 0 && !is_blocked(p); i++)
+                r = status < 0 ? -1 : read_once(e);
+        if (r < 0)
+                pipe_close(e);
+        update_reading(p);
+        finish_if_done(p);
+}
+
+static void update_reading(struct process *p)
+{
+        bool blocked = is_blocked(p);
+
+        for (struct pipe_end **e = (struct pipe_end *[]){ &p->out, &p->err, NULL }; *e; e++) {
+                if (!(*e)->poll)
+                        continue;
+                if (blocked)
+                        uv_poll_stop((*e)->poll);
+                else
+                        uv_poll_start((*e)->poll, UV_READABLE, on_readable);
+        }
+}
+
+static void drain(struct pipe_end *e)
+{
+        for (size_t total = 0; e->poll && total < DRAIN_MAX; total += PTY_READ)
+                if (read_once(e) <= 0)
+                        break;
+        pipe_close(e);
+}
+
+static void end_inputs(struct process *p, int result)
+{
+        while (p->inputs) {
+                struct input *i = p->inputs;
+
+                p->inputs = i->next;
+                if (i->callback)
+                        i->callback(i->userdata, result);
+                free(i->data);
+                free(i);
+        }
+}
+
+static void retain(struct process *p, const struct process_end *end)
+{
+        struct ended *e = xcalloc(1, sizeof(*e));
+
+        *e = (struct ended){ ended_list, p->pid, p->tag ? xstrdup(p->tag) : NULL, *end, clock_monotonic_ns() };
+        ended_list = e;
+}
+
+/* Drops what is too old, and what a new process with this PID or tag replaces. */
+static void prune_ended(pid_t pid, const char *tag)
+{
+        int64_t limit = clock_monotonic_ns() - PROCESS_RETAIN_MS * NSEC_PER_MSEC;
+
+        for (struct ended **at = &ended_list; *at; ) {
+                struct ended *e = *at;
+
+                if (e->at_ns >= limit && e->pid != pid && !(tag && streq(e->tag, tag))) {
+                        at = &e->next;
+                        continue;
+                }
+                *at = e->next;
+                free(e->tag);
+                free(e);
+        }
+}
+
+static void run_waiters(struct process *p)
+{
+        while (p->waiters) {
+                struct waiter *w = p->waiters;
+
+                p->waiters = w->next;
+                w->done(w->data);
+                free(w);
+        }
+}
+
+static void unregister(struct process *p)
+{
+        for (struct process **at = &processes; *at; at = &(*at)->next)
+                if (*at == p) {
+                        *at = p->next;
+                        return;
+                }
+}
+
+static void finish(struct process *p)
+{
+        struct process_end end;
+
+        drain(&p->out);
+        drain(&p->err);
+        pipe_close(&p->in);
+        end_inputs(p, -EPIPE);
+        process_describe(p->status, &end);
+        unregister(p);
+        prune_ended(0, NULL);
+        retain(p, &end);
+        while (p->listeners) {
+                struct process_listener *l = p->listeners;
+
+                p->listeners = l->next;
+                l->process = NULL;
+                l->ended(l, &end);
+        }
+        p->deadline = timer_free(p->deadline);
+        json_decref(p->info);
+        free(p->tag);
+        free(p);
+}
+
+static void finish_if_done(struct process *p)
+{
+        if (p->reaped && (p->hurried || (!p->out.poll && !p->err.poll)))
+                finish(p);
+}
+
+static void on_deadline(void *data)
+{
+        struct process *p = data;
+
+        p->hurried = true;
+        if (!p->reaped)
+                kill(p->pid, SIGKILL);
+        finish_if_done(p);
+}
+
+static json_t *make_info(const struct process_start *s, pid_t pid)
+{
+        json_t *config = json_object(), *info = json_object();
+
+        if (*s->spawn.command)
+                json_object_set_new(config, "cmd", json_string(s->spawn.command));
+        if (json_array_size(s->spawn.args))
+                json_object_set_new(config, "args", json_deep_copy(s->spawn.args));
+        if (json_object_size(s->spawn.env))
+                json_object_set_new(config, "envs", json_deep_copy(s->spawn.env));
+        if (s->cwd_given)
+                json_object_set_new(config, "cwd", json_string(s->cwd_given));
+        json_object_set_new(info, "config", config);
+        json_object_set_new(info, "pid", json_integer(pid));
+        if (s->tag)
+                json_object_set_new(info, "tag", json_string(s->tag));
+        return info;
+}
+
+int process_start(const struct process_start *s, struct process **ret, struct error *err)
+{
+        struct spawned child;
+        struct process *p;
+        int r = spawn_child(&s->spawn, &child, err);
+
+        if (r < 0)
+                return r;
+        p = xcalloc(1, sizeof(*p));
+        p->pid = child.pid;
+        p->pty = s->spawn.pty;
+        p->tag = s->tag ? xstrdup(s->tag) : NULL;
+        p->info = make_info(s, p->pid);
+        pipe_open(p, &p->out, child.out, p->pty ? STREAM_PTY : STREAM_STDOUT);
+        pipe_open(p, &p->err, child.err, STREAM_STDERR);
+        pipe_open(p, &p->in, child.in, STREAM_STDOUT);
+        prune_ended(p->pid, p->tag);
+        p->next = processes;
+        processes = p;
+        if (s->deadline_ms >= 0)
+                p->deadline = timer_start((uint64_t)s->deadline_ms, 0, on_deadline, p);
+        update_reading(p);
+        *ret = p;
+        return 0;
+}
+
+struct process *process_by_pid(pid_t pid)
+{
+        for (struct process *p = processes; p; p = p->next)
+                if (p->pid == pid)
+                        return p;
+        return NULL;
+}
+
+struct process *process_by_tag(const char *tag)
+{
+        struct process *found = NULL;
+
+        for (struct process *p = processes; p; p = p->next)
+                if (p->tag && streq(p->tag, tag))
+                        found = p; /* the list is newest first: the oldest live one counts */
+        return found;
+}
+
+const struct process_end *process_ended_by_pid(pid_t pid, pid_t *ret_pid)
+{
+        prune_ended(0, NULL);
+        for (struct ended *e = ended_list; e; e = e->next)
+                if (e->pid == pid) {
+                        *ret_pid = pid;
+                        return &e->end;
+                }
+        return NULL;
+}
+
+const struct process_end *process_ended_by_tag(const char *tag, pid_t *ret_pid)
+{
+        prune_ended(0, NULL);
+        for (struct ended *e = ended_list; e; e = e->next)
+                if (e->tag && streq(e->tag, tag)) {
+                        *ret_pid = e->pid;
+                        return &e->end;
+                }
+        return NULL;
+}
+
+pid_t process_pid(const struct process *p)
+{
+        return p->pid;
+}
+
+bool process_is_pty(const struct process *p)
+{
+        return p->pty;
+}
+
+json_t *process_list(void)
+{
+        json_t *list = json_array();
+
+        for (struct process *p = processes; p; p = p->next)
+                json_array_append(list, p->info);
+        return list;
+}
+
+void process_listen(struct process *p, struct process_listener *l)
+{
+        l->process = p;
+        l->blocked = false;
+        l->next = p->listeners;
+        p->listeners = l;
+}
+
+void process_unlisten(struct process_listener *l)
+{
+        struct process *p = l->process;
+
+        if (!p)
+                return;
+        for (struct process_listener **at = &p->listeners; *at; at = &(*at)->next)
+                if (*at == l) {
+                        *at = l->next;
+                        break;
+                }
+        l->process = NULL;
+        update_reading(p);
+}
+
+void process_unblock(struct process_listener *l)
+{
+        l->blocked = false;
+        if (l->process)
+                update_reading(l->process);
+}
+
+static void write_inputs(struct process *p);
+
+static void on_writable(uv_poll_t *handle, int status, int events)
+{
+        struct pipe_end *e = handle->data;
+
+        (void)status, (void)events;
+        write_inputs(e->process);
+}
+
+static void close_input(struct process *p, int result)
+{
+        pipe_close(&p->in);
+        end_inputs(p, result);
+}
+
+static void write_inputs(struct process *p)
+{
+        while (p->inputs && p->in.poll) {
+                struct input *i = p->inputs;
+                ssize_t n = i->len > i->done ? write(p->in.fd, i->data + i->done, i->len - i->done) : 0;
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0 && errno == EAGAIN) {
+                        uv_poll_start(p->in.poll, UV_WRITABLE, on_writable);
+                        return;
+                }
+                if (n < 0) {
+                        int number = errno;
+
+                        if (p->pty)
+                                end_inputs(p, -number);
+                        else
+                                close_input(p, -number);
+                        return;
+                }
+                i->done += (size_t)n;
+                if (i->done < i->len)
+                        continue;
+                p->inputs = i->next;
+                if (i->callback)
+                        i->callback(i->userdata, 0);
+                free(i->data);
+                free(i);
+        }
+        if (p->in.poll)
+                uv_poll_stop(p->in.poll);
+}
+
+void process_write(struct process *p, const void *data, size_t len, void (*done)(void *data, int result), void *userdata)
+{
+        struct input *i, **end;
+
+        if (!p->in.poll) {
+                done(userdata, -EBADF);
+                return;
+        }
+        i = xcalloc(1, sizeof(*i));
+        *i = (struct input){ NULL, xmemdup(data, len), len, 0, done, userdata };
+        for (end = &p->inputs; *end; end = &(*end)->next)
+                ;
+        *end = i;
+        if (p->inputs == i)
+                write_inputs(p);
+}
+
+void process_forget_writer(void *userdata)
+{
+        for (struct process *p = processes; p; p = p->next)
+                for (struct input *i = p->inputs; i; i = i->next)
+                        if (i->userdata == userdata)
+                                i->callback = NULL;
+}
+
+void process_close_stdin(struct process *p)
+{
+        close_input(p, -EBADF);
+}
+
+int process_signal(struct process *p, int number)
+{
+        if (!p->reaped && kill(p->pid, number) < 0 && errno != ESRCH)
+                return -errno;
+        if (number == SIGKILL || number == SIGTERM)
+                p->hurried = true;
+        finish_if_done(p);
+        return 0;
+}
+
+void process_when_reaped(struct process *p, void (*done)(void *data), void *data)
+{
+        struct waiter *w;
+
+        if (p->reaped) {
+                done(data);
+                return;
+        }
+        w = xcalloc(1, sizeof(*w));
+        *w = (struct waiter){ p->waiters, done, data };
+        p->waiters = w;
+}
+
+void process_forget_reaped(void *data)
+{
+        for (struct process *p = processes; p; p = p->next)
+                for (struct waiter **at = &p->waiters; *at; )
+                        if ((*at)->data == data) {
+                                struct waiter *w = *at;
+
+                                *at = w->next;
+                                free(w);
+                        } else
+                                at = &(*at)->next;
+}
+
+int process_resize(struct process *p, unsigned short cols, unsigned short rows)
+{
+        struct winsize size = { .ws_col = cols, .ws_row = rows };
+
+        if (!p->out.poll)
+                return 0;
+        return ioctl(p->out.fd, TIOCSWINSZ, &size) < 0 ? -errno : 0;
+}
+
+void process_reap(void)
+{
+        siginfo_t info;
+
+        for (;;) {
+                struct process *p;
+                int status;
+
+                info.si_pid = 0;
+                if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+                        return;
+                p = process_by_pid(info.si_pid);
+                if (waitpid(info.si_pid, &status, 0) < 0 || !p || p->reaped)
+                        continue;
+                p->status = status;
+                p->reaped = true;
+                run_waiters(p);
+                finish_if_done(p);
+        }
+}
