@@ -3,16 +3,12 @@
  */
 #include "sandbox/token.h"
 
-#include <openssl/core_names.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/kdf.h>
-#include <openssl/params.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/str.h"
+#include "store/secret.h"
 
 #define LABEL_ENVD "vmon envd access token v1"
 #define LABEL_TRAFFIC "vmon traffic access token v1"
@@ -25,30 +21,11 @@ static void must(int ok)
                 abort();
 }
 
-static void derive_key(const unsigned char *root_secret, const char *label, unsigned char key[32])
-{
-        EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
-        EVP_KDF_CTX *ctx = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
-        must(ctx != NULL);
-        char digest[] = "SHA256";
-        OSSL_PARAM params[] = {
-                OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
-                OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)root_secret, ROOT_SECRET_LEN),
-                OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, (void *)label, strlen(label)),
-                OSSL_PARAM_construct_end(),
-        };
-        must(EVP_KDF_derive(ctx, key, 32, params));
-        EVP_KDF_CTX_free(ctx);
-        EVP_KDF_free(kdf);
-}
-
 static void token(const unsigned char *root_secret, const char *label, const char *text, char *out)
 {
-        unsigned char key[32], mac[32];
-        unsigned len = sizeof mac;
-        derive_key(root_secret, label, key);
-        must(HMAC(EVP_sha256(), key, sizeof key, (const unsigned char *)text, strlen(text), mac, &len) != NULL);
-        hex_encode(mac, sizeof mac, out);
+        unsigned char key[SECRET_LEN];
+        secret_derive(root_secret, label, key);
+        secret_mac(key, text, strlen(text), out);
         explicit_bzero(key, sizeof key);
 }
 
