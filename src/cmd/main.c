@@ -8,6 +8,7 @@ static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
 } commands[] = {
+        {"image", cmd_image},
         {"kit", cmd_kit},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

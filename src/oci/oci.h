@@ -37,6 +37,8 @@ struct oci_options {
         const char *cache_dir;            /* …/cache/oci */
         const char *const *insecure;      /* registries spoken to in plain http, "host[:port]"; NULL-terminated */
         const char *mirror;               /* --registry-mirror URL or NULL */
+        unsigned stall_seconds;           /* a connection silent for so long is given up; 0: 30 s */
+        const char *ecr_endpoint;         /* AWS ECR's API instead of the region's own, or NULL */
 };
 
 struct oci_layer {

@@ -1,0 +1,11 @@
+/* The shim's side of the VM's network (vm/net.h does the work). */
+#pragma once
+
+#include "shim.h"
+
+/* Namespace and tap: what QEMU needs to start. No-op unless the network is nat. */
+int network_begin(struct shim *s, struct error *err);
+/* Addresses, veth, filter rules. */
+int network_finish(struct shim *s, struct error *err);
+/* Undoes both; safe in any state. */
+void network_end(struct shim *s);

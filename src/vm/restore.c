@@ -1,0 +1,169 @@
+/* vm_restore(): a fork of a template, on the fast path.
+ *
+ * The wake request is in the agent's socket before the guest runs its first instruction, so that the agent (alone unfrozen) finds
+ * it at once. QEMU reads the device state from a private copy of a sealed memfd: migration moves the file offset, which forks
+ * must not share.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/rand.h"
+#include "base/str.h"
+#include "vm/agent_internal.h"
+#include "vm/disk.h"
+#include "vm/template_internal.h"
+#include "vm/vm_internal.h"
+
+#define ENTROPY_BYTES 64
+#define RESTORE_TIMEOUT_S 60
+#define WAKE_TIMEOUT_MS 60000
+
+static int add_fd_copy(struct launch *l, int fd, int number, struct error *err)
+{
+        int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+        if (copy < 0)
+                return error_errno(err, errno, "duplicate a descriptor");
+        launch_add(l, copy, number);
+        return 0;
+}
+
+static int collect(const struct vm_fork *f, const char *overlay, struct launch *l, struct error *err)
+{
+        const struct vm_template *t = f->template_;
+        CLEANUP_FREE char *rootfs = path_join(t->build_dir, "rootfs.img");
+        int r;
+
+        r = disk_overlay_create(overlay, vm_manifest_part(&t->manifest, "rootfs.img")->size, err);
+        if (r == 0)
+                r = launch_add_disk(l, rootfs, false, err);
+        if (r == 0)
+                r = launch_add_disk(l, overlay, true, err);
+        if (r == 0)
+                r = launch_add_modules(l, t->kit, err);
+        if (r == 0)
+                r = add_fd_copy(l, t->memory_fd, QEMU_FD_MEMORY, err);
+        return r;
+}
+
+static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        const struct vm_template *t = f->template_;
+        const struct vm_manifest *m = &t->manifest;
+        CLEANUP_FREE char *overlay = path_join(f->dir, "overlay.qcow2");
+        CLEANUP_LAUNCH struct launch l = {};
+        struct qemu_options o = {.qemu = t->kit->qemu, .qemu_data = t->kit->qemu_data, .arch = m->architecture,
+                                 .backend = m->backend, .cpu_model = m->cpu_model, .vcpus = m->vcpus,
+                                 .memory_mib = m->memory_mib, .memory = QEMU_MEMORY_PRIVATE, .network = f->network,
+                                 .top_writable = true, .incoming = true};
+        int r = collect(f, overlay, &l, err);
+
+        o.disk_qcow2 = l.qcow2;
+        o.disks = l.disks;
+        if (r == 0)
+                r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, NULL, ret, err);
+        if (r < 0)
+                unlink(overlay);
+        return r;
+}
+
+static json_t *wake_arguments(const struct vm_fork *f)
+{
+        json_t *wake = f->wake ? json_copy((json_t *)f->wake) : json_object();
+        unsigned char entropy[ENTROPY_BYTES], text[ENTROPY_BYTES * 4 / 3 + 8];
+
+        random_bytes(entropy, sizeof entropy);
+        EVP_EncodeBlock(text, entropy, sizeof entropy);
+        json_object_set_new(wake, "entropy", json_string((const char *)text));
+        json_object_set_new(wake, "time_ns", json_integer(clock_realtime_ns()));
+        explicit_bzero(entropy, sizeof entropy);
+        explicit_bzero(text, sizeof text);
+        return wake;
+}
+
+static int ignore_shared(struct vm *vm, struct error *err)
+{
+        CLEANUP_JSON json_t *a = json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "x-ignore-shared", "state", 1);
+
+        return vm_qmp(vm, "migrate-set-capabilities", a, -1, NULL, err);
+}
+
+static int load_state(struct vm *vm, const struct vm_template *t, struct error *err)
+{
+        CLEANUP_FREE char *path = xasprintf("/proc/self/fd/%d", t->device_state_fd);
+        CLEANUP_JSON json_t *name = json_pack("{s:s}", "fdname", "state"), *uri = json_pack("{s:s}", "uri", "fd:state");
+        /* Opened anew: an offset of its own. */
+        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int r;
+
+        if (fd < 0)
+                return error_errno(err, errno, "open the device state");
+        r = ignore_shared(vm, err);
+        if (r == 0)
+                r = vm_qmp(vm, "getfd", name, fd, NULL, err);
+        if (r == 0)
+                r = vm_qmp_await(vm, "migrate-incoming", uri, -1, "RESUME", NULL, RESTORE_TIMEOUT_S, NULL, err);
+        return r;
+}
+
+static int wake(struct vm *vm, const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_JSON json_t *arguments = wake_arguments(f);
+        struct agent *a;
+        json_int_t id;
+        int r = agent_open(vm, &a, err);
+
+        if (r < 0)
+                return r;
+        r = agent_send(a, "wake", arguments, &id, err);
+        if (r == 0)
+                r = load_state(vm, f->template_, err);
+        if (r == 0)
+                r = agent_wait(a, id, WAKE_TIMEOUT_MS, NULL, NULL, NULL, err);
+        agent_close(a);
+        return r == -ETIMEDOUT ? -EAGAIN : r;
+}
+
+/* QEMU's last words say more than "has ended". */
+static void add_reason(const char *dir, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(dir, "exit.json");
+        CLEANUP_BUF struct buf b = {};
+        CLEANUP_JSON json_t *j = NULL;
+        const char *text;
+        size_t len;
+
+        if (!err || file_read(path, 65536, &b, NULL) < 0 || json_parse(buf_str(&b), b.len, &j, NULL) < 0)
+                return;
+        text = json_str(j, "qemu_errors");
+        if (!text || !*text)
+                return;
+        len = strlen(err->message);
+        snprintf(err->message + len, sizeof err->message - len, ": %.1000s", text);
+}
+
+int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        struct vm *vm;
+        int r = start(f, &vm, err);
+
+        if (r < 0)
+                return error_wrap(err, r, "fork VM %s", f->id);
+        r = wake(vm, f, err);
+        if (r < 0) {
+                vm_kill(vm, NULL);
+                add_reason(f->dir, err);
+                vm_close(vm);
+                return error_wrap(err, r, "fork VM %s", f->id);
+        }
+        *ret = vm;
+        return 0;
+}
