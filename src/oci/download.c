@@ -291,6 +291,14 @@ static int from_endpoints(struct session *s, struct transfer *t, struct download
         }
 }
 
+/* Is `fd` still the file at `path`, or was it renamed or removed since it was opened? */
+static bool same_file(int fd, const char *path)
+{
+        struct stat a, b;
+
+        return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 /* Opens the partial file and takes its lock. 1: locked, 0: the blob has appeared meanwhile. */
 static int take_lock(const char *cache, const char *path, struct transfer *t, const struct download *d, int *ret_fd,
                      struct error *err)
@@ -298,20 +306,21 @@ static int take_lock(const char *cache, const char *path, struct transfer *t, co
         for (;;) {
                 CLEANUP_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
                 bool locked;
-                struct stat st;
                 int r;
 
                 if (fd < 0)
                         return error_errno(err, errno, "open %s", path);
-                locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
-                if (blob_present(cache, d->digest, d->size))
+                locked = flock(fd, LOCK_EX | LOCK_NB) == 0 && same_file(fd, path);
+                if (blob_present(cache, d->digest, d->size)) {
+                        if (locked) /* made by this very open() */
+                                unlink(path);
                         return 0;
-                if (locked && fstat(fd, &st) == 0 && st.st_nlink > 0) {
+                }
+                if (locked) {
                         *ret_fd = STEAL_FD(fd);
                         return 1;
                 }
-                /* held elsewhere, or renamed away between open and lock */
-                r = transfer_wait(t, locked ? 0 : LOCK_POLL_MS, err);
+                r = transfer_wait(t, LOCK_POLL_MS, err); /* held elsewhere */
                 if (r < 0)
                         return r;
         }

@@ -137,7 +137,7 @@ static int resolve_name(struct resolver *v, char digest[DIGEST_TEXT_MAX], struct
         const char *name = v->ref.digest ?: v->ref.tag;
         CLEANUP_FREE char *path = xasprintf("manifests/%s", name);
         struct transfer_reply head = {};
-        int r = ask(v, "HEAD", path, 0, &head);
+        int r = ask(v, "HEAD", path, MANIFEST_MAX, &head);
 
         strcpy(digest, v->ref.digest ?: "");
         if (r < 0)

@@ -159,10 +159,17 @@ int session_backoff(const struct endpoint *e, struct transfer *t, const struct t
 int session_request(struct session *s, struct endpoint *e, struct transfer *t, const struct transfer_request *q,
                     const char *path, struct transfer_reply *ret, struct error *err)
 {
+        struct transfer_request full = *q;
+
         for (unsigned attempt = 1;; attempt++) {
                 struct transfer_reply reply = {};
-                int r = session_once(s, e, t, q, path, &reply, err), wait;
                 struct error ignored;
+                int r, wait;
+
+                /* A HEAD answer has no message; the last try asks so that the user gets to read one. */
+                if (attempt == RETRY_429_ATTEMPTS && streq(q->method, "HEAD"))
+                        full.method = "GET";
+                r = session_once(s, e, t, &full, path, &reply, err);
 
                 if ((r < 0 && r != -EAGAIN) || (r == 0 && reply.status < 400)) {
                         *ret = reply;

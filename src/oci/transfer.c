@@ -415,7 +415,7 @@ int transfer_perform(struct transfer *t, const struct transfer_request *q, struc
                         transfer_reply_free(&reply);
                         return r;
                 }
-                reply.redirected = hops > 0;
+                reply.redirected = !authorized;
                 *ret = reply;
                 return 0;
         }
