@@ -21,7 +21,7 @@
 /* First fdset number for disks added to a running QEMU, past those of the command line. */
 #define LAYER_SET_BASE 1000
 
-static int set_capabilities(struct vm *vm, struct error *err)
+int vm_migration_setup(struct vm *vm, struct error *err)
 {
         CLEANUP_JSON json_t *a = json_pack("{s:[{s:s, s:b}, {s:s, s:b}]}", "capabilities", "capability", "x-ignore-shared", "state",
                                            1, "capability", "events", "state", 1);
@@ -34,7 +34,7 @@ static int migrate_to(struct vm *vm, int fd, struct error *err)
         static const char *const ends[] = {"completed", "failed", NULL};
         CLEANUP_JSON json_t *name = json_pack("{s:s}", "fdname", "state"), *uri = json_pack("{s:s}", "uri", "fd:state");
         CLEANUP_JSON json_t *event = NULL, *info = NULL;
-        int r = set_capabilities(vm, err);
+        int r = vm_migration_setup(vm, err);
 
         if (r == 0)
                 r = vm_qmp(vm, "getfd", name, fd, NULL, err);

@@ -16,6 +16,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 
+#define SLOTS 7
+
 struct vector {
         char **items;
         size_t len;
@@ -38,7 +40,7 @@ const char *qemu_default_cpu(const char *arch, const char *backend)
 {
         if (streq(backend, "kvm"))
                 return "host";
-        return streq(arch, "aarch64") ? "max" : "Nehalem";
+        return streq(arch, "aarch64") ? "max" : "Nehalem-v1";
 }
 
 const char *const *qemu_devices(bool share)
@@ -80,6 +82,8 @@ static int check(const struct qemu_options *o, struct error *err)
                 return error_set(err, ERROR_INVALID, "architecture '%s' is not supported (x86_64, aarch64)", o->arch);
         if (!streq(o->backend, "kvm") && !streq(o->backend, "tcg"))
                 return error_set(err, ERROR_INVALID, "hypervisor '%s' is not known (kvm, tcg)", o->backend);
+        if (o->id && !word_ok(o->id))
+                return error_set(err, ERROR_INVALID, "the VM's id is not a plain word");
         if (!word_ok(o->cpu_model))
                 return error_set(err, ERROR_INVALID, "CPU model '%s' is not a model name", o->cpu_model);
         if (o->vcpus < 1 || o->vcpus > 64)
@@ -129,6 +133,13 @@ static void add_memory(struct vector *v, const struct qemu_options *o)
         }
 }
 
+/* Linux finds microvm's transports through ACPI from the last to the first, virt's through the device tree from the
+ * first on; either way slot 0 is to be found first, for it is /dev/vda. */
+static unsigned bus(const struct qemu_options *o, unsigned slot)
+{
+        return streq(o->arch, "aarch64") ? slot : SLOTS - 1 - slot;
+}
+
 /* One image: its descriptors as a set, the file node, the format node d<i> on top of the layer below. */
 static void add_disk(struct vector *v, const struct qemu_options *o, size_t i)
 {
@@ -153,11 +164,11 @@ static void add_disks(struct vector *v, const struct qemu_options *o)
 {
         for (size_t i = 0; i < o->disks; i++)
                 add_disk(v, o, i);
-        add_pair(v, "-device", xasprintf("virtio-blk-device,bus=virtio-mmio-bus.0,drive=d%zu", o->disks - 1));
+        add_pair(v, "-device", xasprintf("virtio-blk-device,bus=virtio-mmio-bus.%u,drive=d%zu", bus(o, 0), o->disks - 1));
         add_pair(v, "-add-fd", xasprintf("fd=%d,set=%d", QEMU_FD_MODULES, QEMU_DISKS_MAX + 1));
         add_pair(v, "-blockdev", xasprintf("driver=raw,node-name=modules,read-only=on,file.driver=file,"
                                            "file.filename=/dev/fdset/%d,file.locking=off", QEMU_DISKS_MAX + 1));
-        add_pair(v, "-device", xstrdup("virtio-blk-device,bus=virtio-mmio-bus.1,drive=modules,serial=modules"));
+        add_pair(v, "-device", xasprintf("virtio-blk-device,bus=virtio-mmio-bus.%u,drive=modules,serial=modules", bus(o, 1)));
 }
 
 static void add_network(struct vector *v, const struct qemu_options *o)
@@ -177,25 +188,25 @@ static void add_network(struct vector *v, const struct qemu_options *o)
                 peer = "";
                 break;
         }
-        add_pair(v, "-device", xasprintf("virtio-net-device,bus=virtio-mmio-bus.2,%smac=%s,csum=off,guest_csum=off,"
+        add_pair(v, "-device", xasprintf("virtio-net-device,bus=virtio-mmio-bus.%u,%smac=%s,csum=off,guest_csum=off,"
                                          "gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,"
                                          "host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off,"
-                                         "ctrl_guest_offloads=off", peer, VM_GUEST_MAC));
+                                         "ctrl_guest_offloads=off", bus(o, 2), peer, VM_GUEST_MAC));
 }
 
 static void add_devices(struct vector *v, const struct qemu_options *o)
 {
         add_network(v, o);
         add_pair(v, "-object", xstrdup("rng-builtin,id=rng0"));
-        add_pair(v, "-device", xstrdup("virtio-rng-device,bus=virtio-mmio-bus.3,rng=rng0"));
+        add_pair(v, "-device", xasprintf("virtio-rng-device,bus=virtio-mmio-bus.%u,rng=rng0", bus(o, 3)));
         add_pair(v, "-chardev", xasprintf("socket,id=agent,fd=%d,server=on,wait=off", QEMU_FD_AGENT));
-        add_pair(v, "-device", xstrdup("virtio-serial-device,bus=virtio-mmio-bus.4,id=serial0"));
+        add_pair(v, "-device", xasprintf("virtio-serial-device,bus=virtio-mmio-bus.%u,id=serial0", bus(o, 4)));
         add_pair(v, "-device", xstrdup("virtserialport,bus=serial0.0,nr=1,chardev=agent,name=vmon.agent"));
-        add_pair(v, "-device", xstrdup("virtio-balloon-device,bus=virtio-mmio-bus.5,free-page-reporting=on"));
+        add_pair(v, "-device", xasprintf("virtio-balloon-device,bus=virtio-mmio-bus.%u,free-page-reporting=on", bus(o, 5)));
         if (!o->share)
                 return;
         add_pair(v, "-chardev", xasprintf("socket,id=fs,fd=%d", QEMU_FD_FS));
-        add_pair(v, "-device", xstrdup("vhost-user-fs-device,bus=virtio-mmio-bus.6,chardev=fs,tag=share"));
+        add_pair(v, "-device", xasprintf("vhost-user-fs-device,bus=virtio-mmio-bus.%u,chardev=fs,tag=share", bus(o, 6)));
 }
 
 static void add_start(struct vector *v, const struct qemu_options *o)
@@ -221,6 +232,8 @@ int qemu_argv(const struct qemu_options *o, char ***ret, struct error *err)
         if (r < 0)
                 return r;
         add(&v, xstrdup(o->qemu));
+        if (o->id)
+                add_pair(&v, "-name", xstrdup(o->id));
         add(&v, xstrdup("-nodefaults"));
         add(&v, xstrdup("-no-user-config"));
         add(&v, xstrdup("-no-reboot"));

@@ -2,7 +2,7 @@
  * needs a right (disks, memory, sockets, the tap) is a descriptor under a fixed number (enum qemu_fd).
  *
  * A restored VM needs exactly the devices of the captured one, at the same addresses. Hence every device has its own
- * virtio-mmio slot, named here and recorded in manifest.json ("devices"):
+ * slot, a fixed virtio-mmio transport, named here and recorded in manifest.json ("devices"):
  *
  *   slot 0 blk      /dev/vda, the root chain         slot 4 serial   port 1 "vmon.agent"
  *   slot 1 modules  /dev/vdb, serial "modules"       slot 5 balloon  free page reporting
@@ -41,6 +41,7 @@ enum qemu_memory {
 };
 
 struct qemu_options {
+        const char *id;         /* shown by ps as -name, or NULL */
         const char *qemu;       /* program */
         const char *qemu_data;  /* -L, or NULL */
         const char *arch;       /* x86_64 or aarch64 */
@@ -61,7 +62,7 @@ struct qemu_options {
         bool incoming;
 };
 
-/* The model used when --cpu-baseline is not given. tcg: "Nehalem" (x86-64-v2; what it offers depends on the QEMU
+/* The model used when --cpu-baseline is not given. tcg: "Nehalem-v1" (x86-64-v2; what it offers depends on the QEMU
  * version alone, not on the host, unlike "max" and "host"). kvm: "host", so that a snapshot is tied to the CPU
  * it was taken on. aarch64: "max" under tcg, "host" under kvm. */
 const char *qemu_default_cpu(const char *arch, const char *backend);

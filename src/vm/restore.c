@@ -60,7 +60,7 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
         const struct vm_manifest *m = &t->manifest;
         CLEANUP_FREE char *overlay = path_join(f->dir, "overlay.qcow2");
         CLEANUP_LAUNCH struct launch l = {};
-        struct qemu_options o = {.qemu = t->kit->qemu, .qemu_data = t->kit->qemu_data, .arch = m->architecture,
+        struct qemu_options o = {.id = f->id, .qemu = t->kit->qemu, .qemu_data = t->kit->qemu_data, .arch = m->architecture,
                                  .backend = m->backend, .cpu_model = m->cpu_model, .vcpus = m->vcpus,
                                  .memory_mib = m->memory_mib, .memory = QEMU_MEMORY_PRIVATE, .network = f->network,
                                  .top_writable = true, .incoming = true};
@@ -89,15 +89,9 @@ static json_t *wake_arguments(const struct vm_fork *f)
         return wake;
 }
 
-static int ignore_shared(struct vm *vm, struct error *err)
-{
-        CLEANUP_JSON json_t *a = json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "x-ignore-shared", "state", 1);
-
-        return vm_qmp(vm, "migrate-set-capabilities", a, -1, NULL, err);
-}
-
 static int load_state(struct vm *vm, const struct vm_template *t, struct error *err)
 {
+        static const char *const completed[] = {"completed", NULL};
         CLEANUP_FREE char *path = xasprintf("/proc/self/fd/%d", t->device_state_fd);
         CLEANUP_JSON json_t *name = json_pack("{s:s}", "fdname", "state"), *uri = json_pack("{s:s}", "uri", "fd:state");
         /* Opened anew: an offset of its own. */
@@ -106,11 +100,14 @@ static int load_state(struct vm *vm, const struct vm_template *t, struct error *
 
         if (fd < 0)
                 return error_errno(err, errno, "open the device state");
-        r = ignore_shared(vm, err);
+        r = vm_migration_setup(vm, err);
         if (r == 0)
                 r = vm_qmp(vm, "getfd", name, fd, NULL, err);
         if (r == 0)
-                r = vm_qmp_await(vm, "migrate-incoming", uri, -1, "RESUME", NULL, RESTORE_TIMEOUT_S, NULL, err);
+                r = vm_qmp_await(vm, "migrate-incoming", uri, -1, "MIGRATION", completed, RESTORE_TIMEOUT_S, NULL, err);
+        /* The snapshot was taken while stopped, and so it arrives. (A state that does not load ends QEMU.) */
+        if (r == 0)
+                r = vm_qmp(vm, "cont", NULL, -1, NULL, err);
         return r;
 }
 

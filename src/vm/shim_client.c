@@ -65,13 +65,13 @@ static int check_answer(const json_t *answer, struct error *err)
 }
 
 /* The child's descriptors: control at 3, each of `moved` at its number. */
-static int spawn(const char *path, int control, const struct shim_fd *moved, size_t count, pid_t *ret)
+static int spawn(const char *path, const char *id, int control, const struct shim_fd *moved, size_t count, pid_t *ret)
 {
         posix_spawn_file_actions_t actions;
         posix_spawnattr_t attr;
         sigset_t none, all;
         /* No environment beyond PATH: nothing of the driver's may leak into a process that lives longer. */
-        char *argv[] = {(char *)path, NULL}, *env[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL};
+        char *argv[] = {(char *)path, (char *)id, NULL}, *env[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL};
         int r;
 
         posix_spawn_file_actions_init(&actions);
@@ -98,7 +98,7 @@ static int move_up(int fd)
         return up >= 0 ? up : fcntl(fd, F_DUPFD_CLOEXEC, 300);
 }
 
-static int start(const char *path, int control, const struct shim_fd *fds, size_t count)
+static int start(const char *path, const char *id, int control, const struct shim_fd *fds, size_t count)
 {
         CLEANUP_FREE struct shim_fd *moved = xcalloc(count + 1, sizeof *moved);
         pid_t pid = 0;
@@ -112,7 +112,7 @@ static int start(const char *path, int control, const struct shim_fd *fds, size_
         if (top < 0)
                 r = -EMFILE;
         if (r == 0)
-                r = spawn(path, top, moved, count, &pid);
+                r = spawn(path, id, top, moved, count, &pid);
         for (size_t i = 0; i < count; i++)
                 if (moved[i].fd >= 0)
                         close(moved[i].fd);
@@ -137,7 +137,7 @@ int shim_spawn(const json_t *config, const struct shim_fd *fds, size_t count, in
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
                 return error_errno(err, errno, "start vmon-shim: socketpair");
         control = pair[0];
-        r = start(path, pair[1], fds, count);
+        r = start(path, json_str(config, "id"), pair[1], fds, count);
         close(pair[1]);
         if (r == -ENOENT)
                 return error_set(err, ERROR_UNAVAILABLE, "%s is missing: it belongs beside vmon (rebuild, or reinstall)", path);

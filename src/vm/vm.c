@@ -201,7 +201,7 @@ int vm_boot(const struct vm_config *c, struct vm **ret, struct error *err)
         CLEANUP_LAUNCH struct launch l = {};
         CLEANUP_JSON json_t *extra = boot_extra(c);
         struct qemu_options o = {
-                .qemu = c->kit->qemu, .qemu_data = c->kit->qemu_data, .arch = c->kit->arch, .backend = c->backend,
+                .id = c->id, .qemu = c->kit->qemu, .qemu_data = c->kit->qemu_data, .arch = c->kit->arch, .backend = c->backend,
                 .cpu_model = c->cpu_model ?: qemu_default_cpu(c->kit->arch, c->backend), .vcpus = c->vcpus,
                 .memory_mib = c->memory_mib, .network = c->network, .share = c->share_dir != NULL,
                 .kernel = c->kit->vmlinuz, .initrd = c->kit->initramfs, .mode = c->mode, .init = c->init,

@@ -35,3 +35,6 @@ int vm_launch(const char *id, const char *dir, const struct kit *kit, const stru
  * data.status; *ret_event (may be NULL) is the event's data. */
 int vm_qmp_await(struct vm *vm, const char *command, const json_t *arguments, int fd, const char *event,
                  const char *const *status, unsigned timeout_s, json_t **ret_event, struct error *err);
+
+/* Device state only (memory is shared or mapped), progress by MIGRATION events: both directions. */
+int vm_migration_setup(struct vm *vm, struct error *err);

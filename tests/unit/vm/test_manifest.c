@@ -61,7 +61,7 @@ static void reads_back_what_it_wrote(void **state)
         assert_int_equal(m.format, 4);
         assert_string_equal(m.architecture, "x86_64");
         assert_string_equal(m.backend, "tcg");
-        assert_string_equal(m.cpu_model, "Nehalem");
+        assert_string_equal(m.cpu_model, "Nehalem-v1");
         assert_string_equal(m.kit_version, "abc123");
         assert_int_equal(m.vcpus, 2);
         assert_int_equal(m.memory_mib, 512);

@@ -1,0 +1,31 @@
+#!/bin/bash
+# usage: test_vm.sh VM_LIFECYCLE VMON_SHIM KIT_DIR
+# A busybox guest booted, captured and forked under the real shim, and nothing left over. Root; status 77 = skipped.
+set -u
+lifecycle=$1 shim=$2 kit=${3:-${VMON_KIT_DIR:-/var/lib/vmon/kit}}
+[ "$(id -u)" = 0 ] || { echo "skipped: needs root"; exit 77; }
+[ -e "$kit/$(uname -m)/current/kit.json" ] || { echo "skipped: no kit in $kit (vmon kit)"; exit 77; }
+for tool in busybox mke2fs; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
+
+tmp=$(mktemp -d /tmp/vmon-test-vm-XXXXXX)
+chmod 0711 "$tmp"
+trap 'rm -rf "$tmp"' EXIT
+root=$tmp/root
+mkdir -p "$root"/{bin,sbin,etc,proc,sys,dev,run,tmp,usr/bin,root}
+cp "$(command -v busybox)" "$root/bin/busybox"
+for applet in $("$root/bin/busybox" --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
+echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
+echo 'root:x:0:' >"$root/etc/group"
+[ -z "${VMON_AGENT:-}" ] || install -m 0777 "$VMON_AGENT" "$root/usr/bin/envd"
+mke2fs -q -F -t ext4 -d "$root" "$tmp/rootfs.img" 64M || exit 1
+
+links() { ip -o link 2>/dev/null | grep -c vmon; }
+before=$(links)
+VMON_SHIM=$shim "$lifecycle" "$kit" "$tmp"
+status=$?
+expect() { if [ "$2" = "$3" ]; then echo "ok   $1"; else echo "FAIL $1: $2 instead of $3"; status=1; fi; }
+expect "no QEMU is left" "$(pgrep -f -c -- '-name (finalize|fork-[01]) ' 2>/dev/null || true)" 0
+expect "no network link is left" "$(links)" "$before"
+expect "no socket is left" "$(find "$tmp" -type s | wc -l)" 0
+expect "no cgroup is left" "$(find /sys/fs/cgroup -type d \( -path '*/vmon/finalize' -o -path '*/vmon/fork-?' \) 2>/dev/null | wc -l)" 0
+exit $status
