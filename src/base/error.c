@@ -44,7 +44,7 @@ static enum error_kind kind_of_errno(int errnum)
         }
 }
 
-int error_set(struct error *err, enum error_kind kind, const char *format, ...)
+int (error_set)(struct error *err, enum error_kind kind, const char *format, ...)
 {
         if (err) {
                 va_list ap;
@@ -58,7 +58,7 @@ int error_set(struct error *err, enum error_kind kind, const char *format, ...)
         return error_kind_to_errno(kind);
 }
 
-int error_errno(struct error *err, int errnum, const char *format, ...)
+int (error_errno)(struct error *err, int errnum, const char *format, ...)
 {
         errnum = abs(errnum);
         if (err) {

@@ -47,3 +47,9 @@ int error_wrap(struct error *err, int ret, const char *format, ...) __attribute_
 
 /* The negative errno that stands for a kind. */
 int error_kind_to_errno(enum error_kind kind);
+
+#ifdef __clang_analyzer__
+/* Lets the analyser see what the comments say: these never return 0. */
+#define error_set(...) ((void)(error_set)(__VA_ARGS__), -5)
+#define error_errno(...) ((void)(error_errno)(__VA_ARGS__), -5)
+#endif
