@@ -146,7 +146,8 @@ static int resolve_name(struct resolver *v, char digest[DIGEST_TEXT_MAX], struct
                 r = failed(v, error_set(v->err, ERROR_INVALID, "the registry answers %s with the manifest %.100s", digest,
                                         head.digest));
         else if (head.status == 200 && digest_valid(head.digest ?: digest)) {
-                strcpy(digest, head.digest ?: digest);
+                if (head.digest)
+                        strcpy(digest, head.digest);
                 *type = xstrdup_or_null(head.content_type);
         } else if (head.status == 429) /* asking on would make it worse */
                 r = refused(v, &head);
@@ -384,6 +385,7 @@ static int with_session(struct resolver *v, const struct oci_auth *auth, const s
         transfer_close(&t);
         session_close(&s);
         v->session = NULL;
+        v->transfer = NULL;
         return r;
 }
 
