@@ -162,5 +162,8 @@ const struct endpoint endpoints[] = {
         { "GET", "/metrics", handle_metrics },
         { "GET", "/envs", handle_envs },
         { "POST", "/init", handle_init },
+        { "GET", "/files", handle_download },
+        { "POST", "/files", handle_upload },
+        { "POST", "/files/compose", handle_compose },
         {},
 };

@@ -464,6 +464,8 @@ bool rpc_route(struct http_exchange *x)
         const struct rpc_method *m = find_method(process_methods, r->path);
 
         if (!m)
+                m = find_method(filesystem_methods, r->path);
+        if (!m)
                 return false;
         if (!streq(r->method, "POST"))
                 refuse_method(x);
