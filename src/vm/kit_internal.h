@@ -6,7 +6,7 @@
 #include "base/error.h"
 
 /* Raised whenever the layout or content of a kit changes for the same inputs. */
-#define KIT_FORMAT 1
+#define KIT_FORMAT 1 /* of kit.json; part of the version hash */
 #define KIT_VERSION_LEN 16
 
 /* One supported guest architecture. */
