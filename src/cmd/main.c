@@ -8,6 +8,7 @@ static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
 } commands[] = {
+        {"admin", cmd_admin},
         {"doctor", cmd_doctor},
         {"image", cmd_image},
         {"kit", cmd_kit},

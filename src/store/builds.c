@@ -43,6 +43,8 @@ void build_record_free(struct build_record *b)
         free(b->envd_version);
         free(b->default_user);
         free(b->workdir);
+        free(b->context_user);
+        free(b->context_workdir);
         json_decref(b->env);
         json_decref(b->image_env);
         free(b->start_cmd);
@@ -83,6 +85,8 @@ json_t *build_to_json(struct records *r, const struct build_record *b)
         json_put_str(j, "envd", b->envd_version);
         json_put_str(j, "user", b->default_user);
         json_put_str(j, "workdir", b->workdir);
+        json_put_str(j, "context_user", b->context_user);
+        json_put_str(j, "context_workdir", b->context_workdir);
         json_put_str(j, "start_cmd", b->start_cmd);
         json_put_str(j, "ready_cmd", b->ready_cmd);
         json_put_str(j, "node", b->node);
@@ -125,6 +129,8 @@ static int build_from_json(struct records *r, const json_t *j, struct build_reco
         b->envd_version = xstrdup(json_str(j, "envd") ? json_str(j, "envd") : "");
         b->default_user = json_dup(j, "user");
         b->workdir = json_dup(j, "workdir");
+        b->context_user = json_dup(j, "context_user");
+        b->context_workdir = json_dup(j, "context_workdir");
         b->start_cmd = json_dup(j, "start_cmd");
         b->ready_cmd = json_dup(j, "ready_cmd");
         b->node = json_dup(j, "node");
@@ -253,6 +259,8 @@ static void take_result(struct build_record *b, const struct build_record *resul
         b->envd_version = (free(b->envd_version), xstrdup(given.envd_version ? given.envd_version : ""));
         b->default_user = (free(b->default_user), xstrdup_or_null(given.default_user));
         b->workdir = (free(b->workdir), xstrdup_or_null(given.workdir));
+        b->context_user = (free(b->context_user), xstrdup_or_null(given.context_user));
+        b->context_workdir = (free(b->context_workdir), xstrdup_or_null(given.context_workdir));
         b->start_cmd = (free(b->start_cmd), xstrdup_or_null(given.start_cmd));
         b->ready_cmd = (free(b->ready_cmd), xstrdup_or_null(given.ready_cmd));
         b->node = (free(b->node), xstrdup_or_null(given.node));

@@ -64,7 +64,8 @@ struct build_record {
         char *reason, *reason_step; /* of BUILD_ERROR; step may be NULL (template-api 14.2) */
         char *envd_version;         /* "" until ready */
         /* What a sandbox or child build needs (template-api 10.6, 13.4); set when ready. */
-        char *default_user, *workdir; /* workdir may be NULL */
+        char *default_user, *workdir; /* of sandboxes; workdir may be NULL: the user's home */
+        char *context_user, *context_workdir; /* what children start from; workdir may be NULL */
         json_t *env;                  /* object: the build environment for children */
         json_t *image_env;            /* object: the image's own ENV, lowest precedence in sandboxes (design 9) */
         char *start_cmd, *ready_cmd;  /* or NULL */
