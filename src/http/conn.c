@@ -52,6 +52,12 @@ static void shut(struct http_conn *c)
                 return;
         c->shut = true;
         conn_flush(c);
+        if (c->session && !c->closing) {
+                struct buf coded = {};
+
+                c->server->options.transport->shutdown(c->session, &coded);
+                conn_write_raw(c, &coded);
+        }
         if (!c->closing && uv_shutdown(&c->shutdown, (uv_stream_t *)&c->tcp, on_shutdown) < 0)
                 conn_close(c);
 }
@@ -115,7 +121,12 @@ static bool skip_blank_lines(struct http_conn *c)
 
 static void wait_for_head(struct http_conn *c)
 {
-        if (!c->in.len) {
+        if (c->session && !c->server->options.transport->established(c->session)) {
+                if (!c->head_timed) /* the handshake counts as the begin of the head */
+                        arm_timer(c, c->server->options.head_timeout_s);
+                c->head_timed = true;
+        } else if (!c->in.len) {
+                buf_free(&c->in); /* thousands may idle */
                 c->head_timed = false;
                 arm_timer(c, c->server->options.idle_timeout_s);
         } else if (!c->head_timed) {
@@ -356,6 +367,25 @@ static void on_eof(struct http_conn *c)
                 conn_process(c);
 }
 
+/* Decodes what was read. */
+static void receive_coded(struct http_conn *c)
+{
+        struct buf out = {};
+        bool eof = false;
+        int r = c->server->options.transport->receive(c->session, c->raw.data, c->raw.len, &c->in, &out, &eof);
+
+        buf_free(&c->raw);
+        conn_write_raw(c, &out);
+        if (c->closing)
+                return;
+        if (r < 0)
+                conn_close(c);
+        else if (eof && !c->peer_eof)
+                on_eof(c);
+        else
+                conn_process(c);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
         struct http_conn *c = stream->data;
@@ -364,9 +394,13 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         if (n == UV_EOF) {
                 c->reading = false;
                 uv_read_stop(stream);
-                on_eof(c);
+                if (!c->peer_eof)
+                        on_eof(c);
         } else if (n < 0) {
                 conn_close(c);
+        } else if (n > 0 && c->session) {
+                buf_grew(&c->raw, (size_t)n);
+                receive_coded(c);
         } else if (n > 0) {
                 buf_grew(&c->in, (size_t)n);
                 conn_process(c);
@@ -378,7 +412,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
         struct http_conn *c = h->data;
 
         (void)suggested;
-        *ret = uv_buf_init(buf_reserve(&c->in, CONN_READ_SIZE), CONN_READ_SIZE);
+        *ret = uv_buf_init(buf_reserve(c->session ? &c->raw : &c->in, CONN_READ_SIZE), CONN_READ_SIZE);
 }
 
 static void update_reading(struct http_conn *c)

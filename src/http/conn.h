@@ -38,6 +38,8 @@ struct http_conn {
         bool dirty;
         int handles;         /* open libuv handles; freed at 0 */
 
+        void *session;       /* of the transport, or NULL */
+        struct buf raw;      /* with a session: undecoded bytes as read */
         struct buf in;       /* received, not yet consumed */
         size_t scanned;      /* bytes of `in` that hold no end of a head */
         bool head_timed;
@@ -94,6 +96,7 @@ void conn_on_timer(uv_timer_t *timer);
 /* exchange.c */
 void conn_send(struct http_conn *c, const void *data, size_t len);
 void conn_flush(struct http_conn *c);
+void conn_write_raw(struct http_conn *c, struct buf *data); /* to the socket as it is; takes the buffer over */
 size_t conn_queued(const struct http_conn *c);
 void exchange_continue(struct http_exchange *x); /* sends 100 Continue when that is due */
 struct http_exchange *exchange_free(struct http_exchange *x);

@@ -45,18 +45,19 @@ static void on_written(uv_write_t *req, int status)
         conn_process(c);
 }
 
-void conn_flush(struct http_conn *c)
+void conn_write_raw(struct http_conn *c, struct buf *data)
 {
         struct write_request *w;
         uv_buf_t b;
 
-        conn_unlink_dirty(c);
-        if (!c->out.len || c->closing)
+        if (!data->len || c->closing) {
+                buf_free(data);
                 return;
+        }
         w = xcalloc(1, sizeof(*w));
         w->conn = c;
-        w->data = c->out;
-        c->out = (struct buf){};
+        w->data = *data;
+        *data = (struct buf){};
         c->inflight += w->data.len;
         b = uv_buf_init(w->data.data, (unsigned)w->data.len);
         if (uv_write(&w->req, (uv_stream_t *)&c->tcp, &b, 1, on_written) == 0)
@@ -65,6 +66,24 @@ void conn_flush(struct http_conn *c)
         buf_free(&w->data);
         free(w);
         conn_close(c);
+}
+
+void conn_flush(struct http_conn *c)
+{
+        struct buf coded = {};
+
+        conn_unlink_dirty(c);
+        if (!c->out.len || c->closing)
+                return;
+        if (!c->session) {
+                conn_write_raw(c, &c->out);
+                return;
+        }
+        /* Only a refusal can be due before the handshake is through; it goes unsaid. */
+        if (c->server->options.transport->send(c->session, c->out.data, c->out.len, &coded) < 0)
+                conn_close(c);
+        buf_free(&c->out);
+        conn_write_raw(c, &coded);
 }
 
 void conn_send(struct http_conn *c, const void *data, size_t len)

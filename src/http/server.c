@@ -60,6 +60,9 @@ static void conn_free(struct http_conn *c)
                 c->next->prev = c->prev;
         s->count--;
         wire_free(c->wire);
+        if (c->session)
+                s->options.transport->close(c->session);
+        buf_free(&c->raw);
         buf_free(&c->in);
         buf_free(&c->out);
         free(c);
@@ -141,6 +144,13 @@ static void on_connection(uv_stream_t *listener, int status)
         if (uv_accept(listener, (uv_stream_t *)&c->tcp) < 0) {
                 conn_close(c);
                 return;
+        }
+        if (s->options.transport) {
+                c->session = s->options.transport->open(s->options.ssl_ctx);
+                if (!c->session) {
+                        conn_close(c);
+                        return;
+                }
         }
         note_peer(c);
         uv_tcp_nodelay(&c->tcp, 1);

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "http/message.h"
+#include "http/transport.h"
 
 #define HTTP_HEAD_MAX (64 * 1024)       /* bytes of one request head */
 #define HTTP_HIGH_WATER (256 * 1024)    /* queued response bytes above which writers should pause */
@@ -57,6 +58,7 @@ struct http_server_options {
         unsigned head_timeout_s; /* from first byte of a head to its end; 0 = 30 */
         unsigned max_connections; /* 0 = 10000; above it new ones get 503 and are closed */
         void *ssl_ctx;            /* SSL_CTX * for TLS, or NULL (driver only; the agent passes NULL) */
+        const struct http_transport *transport; /* &http_tls_transport (tls.h) with ssl_ctx, else NULL */
 };
 
 /* Creates a server that listens on `host`:`port` (numeric address; port 0 = any, see
