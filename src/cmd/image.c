@@ -58,12 +58,13 @@ static void print_line(void *data, int level, const char *message)
 /* The environment holds several hosts with commas between them. */
 static bool add_insecure(struct options *o, const char *arg)
 {
-        char *save = NULL, *copy = xstrdup(arg);
+        CLEANUP_FREE char *copy = xstrdup(arg);
+        char *save = NULL;
 
         for (char *host = strtok_r(copy, ",", &save); host; host = strtok_r(NULL, ",", &save)) {
                 if (o->insecure_count == INSECURE_MAX)
                         return false;
-                o->insecure[o->insecure_count++] = host; /* lives as long as the process */
+                o->insecure[o->insecure_count++] = xstrdup(host);
         }
         return true;
 }
@@ -312,6 +313,7 @@ int cmd_image(int argc, char **argv)
         struct options o = {};
         const struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESETHAND };
         CLEANUP_FREE char *data_dir = NULL, *cache_dir = NULL;
+        int status;
 
         if (cmd_parse(&argp, argc, argv, &o) != 0)
                 return 2;
@@ -325,5 +327,8 @@ int cmd_image(int argc, char **argv)
                 .mirror = o.mirror,
                 .stall_seconds = (unsigned)o.timeout,
         };
-        return dispatch(&o);
+        status = dispatch(&o);
+        for (size_t i = 0; i < o.insecure_count; i++)
+                free((char *)o.insecure[i]);
+        return status;
 }
