@@ -18,14 +18,20 @@ echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"
 [ -z "${VMON_AGENT:-}" ] || install -m 0777 "$VMON_AGENT" "$root/usr/bin/envd"
 mke2fs -q -F -t ext4 -d "$root" "$tmp/rootfs.img" 64M || exit 1
+mkdir "$tmp/share"
+tar -C "$root" --numeric-owner --owner=0 --group=0 -cf "$tmp/share/layer.tar" . || exit 1
 
 links() { ip -o link 2>/dev/null | grep -c vmon; }
 before=$(links)
 VMON_SHIM=$shim "$lifecycle" "$kit" "$tmp"
 status=$?
 expect() { if [ "$2" = "$3" ]; then echo "ok   $1"; else echo "FAIL $1: $2 instead of $3"; status=1; fi; }
-expect "no QEMU is left" "$(pgrep -f -c -- '-name (finalize|fork-[01]) ' 2>/dev/null || true)" 0
+expect "no QEMU is left" "$(pgrep -f -c -- '-name (unpack|finalize|fork-[01]) ' 2>/dev/null || true)" 0
 expect "no network link is left" "$(links)" "$before"
 expect "no socket is left" "$(find "$tmp" -type s | wc -l)" 0
-expect "no cgroup is left" "$(find /sys/fs/cgroup -type d \( -path '*/vmon/finalize' -o -path '*/vmon/fork-?' \) 2>/dev/null | wc -l)" 0
+expect "no cgroup is left" "$(find /sys/fs/cgroup -type d \( -path '*/vmon/unpack' -o -path '*/vmon/finalize' -o -path '*/vmon/fork-?' \) 2>/dev/null | wc -l)" 0
+in_image() { debugfs -R "cat $2" "$tmp/$1" 2>/dev/null; }
+expect "the frozen layer has the first step" "$(in_image layer0.img step1)" 1
+expect "the frozen layer has not the second" "$(in_image layer0.img step2)" ""
+expect "the chain has both" "$(in_image flat.img step1)$(in_image flat.img step2)" 12
 exit $status

@@ -1,5 +1,5 @@
 /* Boots, captures and forks a real guest; driven by test_vm.sh. usage: vm_lifecycle KIT_DIR WORK_DIR
- * WORK_DIR holds rootfs.img (busybox). Prints one line a check; exit status 0 when all held.
+ * WORK_DIR holds rootfs.img (busybox) and share/layer.tar (the same tree); left there: layer0.img, flat.img. Prints one line a check; exit status 0 when all held.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -120,6 +120,43 @@ static void capture(const struct kit *kit, const char *work, const char *build)
         vm_manifest_free(&m);
 }
 
+/* A build VM: a layer over virtio-fs unpacked into an empty disk, one step, the disk frozen into a layer, another step. */
+static void build_stage(const struct kit *kit, const char *work)
+{
+        CLEANUP_FREE char *dir = make_dir(work, "unpack"), *disk = path_join(work, "layer0.img"), *share = path_join(work, "share");
+        CLEANUP_FREE char *next = path_join(work, "layer1.qcow2"), *flat = path_join(work, "flat.img");
+        CLEANUP_JSON json_t *layers = json_pack("{s:[{s:s, s:s}]}", "layers", "file", "layer.tar", "name", "sha256:0"), *result = NULL;
+        const char *const disks[] = {disk, NULL}, *const chain[] = {disk, next, NULL};
+        struct vm_config c = {.id = "unpack", .dir = dir, .kit = kit, .backend = "tcg", .vcpus = 1, .memory_mib = MEMORY_MIB,
+                              .network = VM_NETWORK_NAT, .disks = disks, .share_dir = share, .mode = "unpack"};
+        struct error err = {};
+        struct agent *a;
+        struct vm *vm;
+        uint64_t size;
+
+        must(disk_create_ext4(disk, 1024, &err), "empty disk", &err);
+        must(disk_size(disk, &size, &err), "disk size", &err);
+        must(disk_overlay_create(next, size, &err), "overlay", &err);
+        must(vm_boot(&c, &vm, &err), "boot for unpacking", &err);
+        alive[alive_count++] = vm;
+        must(agent_connect(vm, "initramfs", 120, NULL, NULL, &a, &err), "agent of the initramfs", &err);
+        must(agent_request(a, "unpack", layers, 120, NULL, NULL, &result, &err), "unpack", &err);
+        check(json_int(result, "entries", 0) > 10, "a layer is unpacked from the share");
+        must(agent_request(a, "switch-root", NULL, 60, NULL, NULL, NULL, &err), "switch-root", &err);
+        agent_close(a);
+        must(agent_connect(vm, "init", 120, NULL, NULL, &a, &err), "agent after switch-root", &err);
+        agent_close(a);
+        free(shell(vm, "echo 1 >/step1", NULL));
+        must(vm_disk_layer(vm, next, &err), "disk layer", &err);
+        free(shell(vm, "echo 2 >/step2; sync", NULL));
+        CLEANUP_FREE char *both = shell(vm, "cat /step1 /step2", NULL);
+        check(streq(both, "1\n2\n"), "the guest goes on over the new layer");
+        must(vm_kill(vm, &err), "kill", &err);
+        alive_count--;
+        vm_close(vm);
+        must(disk_flatten(chain, flat, &err), "flatten", &err);
+}
+
 static struct vm *fork_one(const struct vm_template *t, const char *dir, const char *id, int64_t expires_at_ns)
 {
         CLEANUP_JSON json_t *wake = json_pack("{s:s, s:s}", "sandbox_id", id, "access_token", "secret-of-this-clone");
@@ -199,6 +236,7 @@ int main(int argc, char **argv)
         CLEANUP_FREE char *build = make_dir(argv[2], "build"), *from = path_join(argv[2], "rootfs.img"), *to = path_join(build, "rootfs.img");
         must(rename(from, to) < 0 ? error_errno(&err, errno, "rename") : 0, "root disk", &err);
         must(kit_open(argv[1], NULL, NULL, &kit, &err), "kit", &err);
+        build_stage(kit, argv[2]);
         capture(kit, argv[2], build);
         must(vm_template_open(build, argv[1], "tcg", &t, &err), "open the template", &err);
         check_forks(t, argv[2]);

@@ -131,7 +131,7 @@ static void devices_are_the_same_in_boot_and_fork(void **state)
                 if (count++)
                         assert_string_equal(*p, *q);
                 else
-                        assert_int_equal(strncmp(*p, *q, strlen("virtio-blk-device,bus=virtio-mmio-bus.6,drive=d")), 0);
+                        assert_int_equal(strncmp(*p, *q, strlen("virtio-blk-device,bus=virtio-mmio-bus.7,drive=d")), 0);
         }
         assert_true(!*p && !*q);
         assert_int_equal(count, 7);
@@ -152,7 +152,7 @@ static void network_peer_does_not_change_the_card(void **state)
 
                 o.network = all[i];
                 argv = argv_of(&o);
-                card = value(argv, "-device", "virtio-net-device,bus=virtio-mmio-bus.4,");
+                card = value(argv, "-device", "virtio-net-device,bus=virtio-mmio-bus.5,");
                 assert_non_null(card);
                 mac = strstr(card, "mac=");
                 assert_non_null(mac);
@@ -180,7 +180,7 @@ static void chains_layers_bottom_first(void **state)
                             "driver=qcow2,node-name=d1,file=f1,read-only=on,backing=d0");
         assert_non_null(strstr(value(argv, "-blockdev", "driver=qcow2,node-name=d2"), "read-only=off"));
         assert_non_null(strstr(value(argv, "-blockdev", "driver=qcow2,node-name=d2"), "backing=d1"));
-        assert_non_null(value(argv, "-device", "virtio-blk-device,bus=virtio-mmio-bus.6,drive=d2"));
+        assert_non_null(value(argv, "-device", "virtio-blk-device,bus=virtio-mmio-bus.7,drive=d2"));
         /* The writable one has its read-only twin for a later reopen; the others have not. */
         assert_non_null(value(argv, "-add-fd", "fd=14,set=3"));
         assert_non_null(value(argv, "-add-fd", "fd=15,set=3"));
@@ -213,7 +213,7 @@ static void shares_only_with_shared_memory(void **state)
         assert_int_equal(qemu_argv(&o, &argv, &err), -EINVAL);
         o.memory = QEMU_MEMORY_MEMFD;
         argv = argv_of(&o);
-        assert_non_null(value(argv, "-device", "vhost-user-fs-device,bus=virtio-mmio-bus.0,chardev=fs,tag=share"));
+        assert_non_null(value(argv, "-device", "vhost-user-fs-device,bus=virtio-mmio-bus.1,chardev=fs,tag=share"));
         assert_non_null(value(argv, "-object", "memory-backend-memfd,id=ram,size=512M,share=on"));
         qemu_argv_free(argv);
 }
