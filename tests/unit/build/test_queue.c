@@ -172,7 +172,7 @@ static void at_most_max_builds_at_once(void **state)
         submit("hold1");
         submit("hold2");
         submit("hold3");
-        wait_for(&started, 2);
+        wait_for(&running, 2);
         pthread_mutex_lock(&lock);
         release_all = true;
         pthread_cond_broadcast(&change);
