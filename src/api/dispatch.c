@@ -459,10 +459,11 @@ static struct task *task_new(struct api *a, struct http_exchange *x)
 static void answer_preflight(struct task *t)
 {
         struct http_headers *h = &t->response.headers;
+        const char *asked = http_headers_get(&t->http.headers, "access-control-request-headers");
 
         t->response.status = 204;
         http_headers_add(h, "Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-        http_headers_add(h, "Access-Control-Allow-Headers", cors_headers);
+        http_headers_add(h, "Access-Control-Allow-Headers", asked ? asked : cors_headers);
         http_headers_add(h, "Access-Control-Max-Age", "7200");
         answer(t);
 }

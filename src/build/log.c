@@ -110,6 +110,8 @@ static void keep(struct output_log *o, const char *line)
 
 static void on_line(struct output_log *o, const char *stream, const char *line)
 {
+        if (o->take && o->take(line, o->take_data))
+                return;
         keep(o, line);
         if (o->name_streams)
                 build_log(o->log, o->level, "%s[%s]: %s", o->prefix, stream, line);

@@ -39,6 +39,8 @@ struct output_log {
         int level;
         const char *prefix; /* "[builder 1/2] " */
         bool name_streams;  /* put "[stdout]: " or "[stderr]: " after the prefix */
+        bool (*take)(const char *line, void *data); /* may take a line away before it is logged; or NULL */
+        void *take_data;
         struct line_splitter out, err;
         char **tail; /* the last BUILD_SCRIPT_TAIL_LINES lines, oldest first */
         size_t tail_count;

@@ -1,0 +1,202 @@
+#include "build/pipeline.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "build/context.h"
+#include "build/limits.h"
+
+#define LAYER_HASH_SHOWN 12
+
+const char **pipeline_chain(const struct pipeline *p, const char *top)
+{
+        const char **chain = xcalloc(p->layer_count + 3, sizeof(*chain));
+        size_t n = 0;
+
+        if (p->bottom)
+                chain[n++] = p->bottom;
+        for (size_t i = 0; i < p->layer_count; i++)
+                if (p->layers[i].disk)
+                        chain[n++] = p->layers[i].disk;
+        if (top)
+                chain[n++] = top;
+        return chain;
+}
+
+const struct build_layer *pipeline_last(const struct pipeline *p)
+{
+        return p->layer_count ? &p->layers[p->layer_count - 1] : NULL;
+}
+
+static void append(struct pipeline *p, struct build_layer *l)
+{
+        p->layers = xreallocarray(p->layers, p->layer_count + 1, sizeof(*p->layers));
+        p->layers[p->layer_count++] = *l;
+        *l = (struct build_layer){};
+        strcpy(p->key, pipeline_last(p)->key);
+}
+
+void pipeline_add_cached(struct pipeline *p, struct build_layer *l)
+{
+        build_context_free(&p->context);
+        build_context_copy(&p->context, &l->context);
+        json_decref(p->image_env);
+        p->image_env = json_incref(l->image_env);
+        free(p->init);
+        p->init = xstrdup(l->init);
+        append(p, l);
+}
+
+int pipeline_from_cache(struct pipeline *p, const char *key, struct error *err)
+{
+        const struct build_layer *last = pipeline_last(p);
+        CLEANUP_FREE char *prefix = xasprintf("%s/cached-%zu", p->scratch, p->layer_count);
+        struct build_layer l = {};
+        int r;
+
+        if (p->force)
+                return 0;
+        r = build_cache_get(p->run->cache, key, last ? last->instance : p->bottom_instance, prefix, &l, err);
+        if (r > 0)
+                pipeline_add_cached(p, &l);
+        return r;
+}
+
+/* Freezes the guest's overlay: it becomes `layer`'s disk, and an empty one takes its place. */
+static int freeze(struct pipeline *p, struct build_layer *layer, struct error *err)
+{
+        CLEANUP_FREE char *next = NULL;
+        int r;
+
+        r = guest_request(p, "step-end", NULL, BUILD_CONFIGURE_SECONDS, NULL, NULL, NULL, err);
+        if (r >= 0)
+                r = guest_overlay(p, &next, err);
+        if (r >= 0)
+                r = vm_disk_layer(p->vm, next, err);
+        if (r < 0)
+                return r;
+        layer->disk = STEAL(p->top);
+        p->top = STEAL(next);
+        return 0;
+}
+
+int pipeline_add_built(struct pipeline *p, const char *key, bool has_disk, struct error *err)
+{
+        const struct build_layer *last = pipeline_last(p);
+        struct build_layer l = {};
+        int r = has_disk ? freeze(p, &l, err) : 0;
+
+        if (r >= 0) {
+                strcpy(l.key, key);
+                build_context_copy(&l.context, &p->context);
+                l.image_env = json_incref(p->image_env);
+                l.init = xstrdup(p->init);
+                r = build_cache_put(p->run->cache, &l, last, p->bottom_instance, p->force, err);
+        }
+        if (r < 0) {
+                build_layer_free(&l);
+                return r;
+        }
+        append(p, &l);
+        return 0;
+}
+
+void pipeline_log_layer(const struct pipeline *p, bool cached, const char *prefix, const char *text, const char *key)
+{
+        build_log(&p->run->log, LOG_LEVEL_INFO, "%s[%s] %s [%.*s]", cached ? "CACHED " : "", prefix, text,
+                  LAYER_HASH_SHOWN, key);
+}
+
+static int prepare(struct pipeline *p, struct error *err)
+{
+        const struct build_settings *s = p->run->settings;
+        CLEANUP_FREE char *files = NULL;
+        struct utsname u;
+        int r;
+
+        p->scratch = build_path(s, "scratch", p->job->build_id);
+        p->share = path_join(p->scratch, "share");
+        p->vm_dir = path_join(p->scratch, "vm");
+        files = path_join(p->share, "files");
+        r = dir_make(files, 0755, err);
+        if (r < 0)
+                return r;
+        uname(&u);
+        return kit_open(s->kit_root, u.machine, NULL, &p->kit, err);
+}
+
+/* The uploaded archives of this build appear in the guest's share. One that is missing fails its own step. */
+static int share_contexts(struct pipeline *p, struct error *err)
+{
+        for (size_t i = 0; i < p->job->plan.step_count; i++) {
+                const char *hash = p->job->plan.steps[i].files_hash;
+                CLEANUP_FREE char *from = NULL, *to = NULL;
+
+                if (!hash)
+                        continue;
+                from = xasprintf("%s/files/%s/%s", p->run->settings->data_dir, p->job->team_slug, hash);
+                to = xasprintf("%s/files/%s", p->share, hash);
+                if (link(from, to) < 0 && errno != EEXIST && errno != ENOENT)
+                        return error_errno(err, errno, "link the build context %s", hash);
+        }
+        return 0;
+}
+
+static void clean_up(struct pipeline *p)
+{
+        guest_stop(p);
+        for (size_t i = 0; i < p->layer_count; i++) {
+                build_cache_release(p->run->cache, &p->layers[i]);
+                build_layer_free(&p->layers[i]);
+        }
+        free(p->layers);
+        if (p->scratch)
+                tree_remove(p->scratch, NULL);
+        kit_free(p->kit);
+        build_context_free(&p->context);
+        json_decref(p->image_env);
+        free(p->bottom);
+        free(p->init);
+        free(p->top);
+        free(p->scratch);
+        free(p->share);
+        free(p->vm_dir);
+}
+
+static int run_phases(struct pipeline *p, struct build_outcome *ret, struct error *err)
+{
+        int r;
+
+        build_run_phase(p->run, "base");
+        r = prepare(p, err);
+        if (r >= 0)
+                r = share_contexts(p, err);
+        if (r >= 0)
+                r = pipeline_base(p, err);
+        if (r >= 0)
+                r = pipeline_steps(p, err);
+        if (r < 0)
+                return r;
+        guest_stop(p);
+        build_run_phase(p->run, "finalize");
+        return pipeline_finalize(p, ret, err);
+}
+
+int build_run_pipeline(struct build_run *run, struct build_outcome *ret, struct error *err)
+{
+        struct pipeline p = {.run = run, .job = run->job, .force = run->job->plan.force, .init = xstrdup("agent")};
+        int r;
+
+        build_log(&run->log, LOG_LEVEL_INFO, "Building template %s/%s", run->job->template_id, run->job->build_id);
+        r = run_phases(&p, ret, err);
+        clean_up(&p);
+        return r;
+}
