@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "build/queue.h"
 
-/* The fake pipeline: a build named "hold…" runs until it is told to stop or released; "fail" fails in step 3; others
+/* The fake pipeline: a build named "hold…" runs until its VM is killed or it is released; "fail" fails in step 3; others
  * succeed at once. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
@@ -80,15 +80,16 @@ static void on_failed(void *data, const char *id, const char *reason, const char
 static int fake_run(struct build_run *r, struct build_outcome *ret, struct error *err)
 {
         (void)ret;
+        build_run_vm(r, r->job->build_id);
         pthread_mutex_lock(&lock);
         running++;
         most = running > most ? running : most;
+        pthread_cond_broadcast(&change);
         pthread_mutex_unlock(&lock);
-        build_run_vm(r, r->job->build_id);
         if (str_starts(r->job->build_id, "hold")) {
                 pthread_mutex_lock(&lock);
-                while (!release_all && !build_run_stopped(r))
-                        pthread_cond_wait(&change, &lock); /* the killed VM wakes it */
+                while (!release_all && !kills)
+                        pthread_cond_wait(&change, &lock); /* as a guest call: only the end of the VM ends it */
                 pthread_mutex_unlock(&lock);
         }
         build_run_vm(r, NULL);
@@ -197,7 +198,7 @@ static void cancels_a_running_build(void **state)
         (void)state;
         make(1, 3600);
         submit("hold");
-        wait_for(&started, 1);
+        wait_for(&running, 1);
         build_queue_cancel(queue, "nobody");
         build_queue_cancel(queue, "hold");
         wait_for(&ended, 1);
