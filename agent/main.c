@@ -29,17 +29,6 @@
 #define DESCRIPTORS_WANTED 65536
 #define LISTEN_RETRY_MS 200
 
-struct agent_options agent_options = {
-        .mode = MODE_SERVICE, .port = ENVD_PORT, .listen = "0.0.0.0", .share = SHARE_DIR,
-};
-
-const char *agent_mode_name(enum agent_mode mode)
-{
-        static const char *const names[] = { "initramfs", "init", "service" };
-
-        return names[mode];
-}
-
 /* The root of an initramfs is the one that no disk lies under. */
 static bool root_is_memory(void)
 {

@@ -2,7 +2,7 @@
  * once, so memory is bounded by one chunk plus the delimiter (or one head).
  *
  *   PREAMBLE  up to the first delimiter (which may stand at the very start)
- *   DELIMITER after it: CRLF = a part, "--" = the end
+ *   DELIMITER after it: CRLF = a part, "--" = the end, anything else = it was content after all
  *   HEAD      up to an empty line
  *   BODY      up to the next delimiter
  *   DONE      the epilogue is ignored
@@ -119,26 +119,51 @@ static int find_delimiter(struct multipart *m, bool body)
         if (!at)
                 return 0;
         buf_consume(&m->pending, m->delimiter_len);
+        m->in_part = body;
         m->state = DELIMITER;
-        return body ? (r = m->ops->part_end(m->data)) < 0 ? r : 1 : 1;
+        return 1;
+}
+
+static int end_part(struct multipart *m)
+{
+        bool open = m->in_part;
+
+        m->in_part = false;
+        return open ? m->ops->part_end(m->data) : 0;
+}
+
+/* What looked like a delimiter goes on otherwise: it is content (or preamble). */
+static int resume_body(struct multipart *m)
+{
+        m->state = m->in_part ? BODY : PREAMBLE;
+        if (!m->in_part)
+                return 1;
+        int r = m->ops->content(m->delimiter, m->delimiter_len, m->data);
+
+        return r < 0 ? r : 1;
 }
 
 static int take_delimiter_end(struct multipart *m, struct error *err)
 {
         size_t blanks = 0;
+        int r;
 
         if (m->pending.len >= 2 && memcmp(m->pending.data, "--", 2) == 0) {
                 m->state = DONE;
-                return 1;
+                r = end_part(m);
+                return r < 0 ? r : 1;
         }
         while (blanks < m->pending.len && (m->pending.data[blanks] == ' ' || m->pending.data[blanks] == '\t'))
                 blanks++;
-        if (m->pending.len < blanks + 2)
-                return blanks > MULTIPART_HEAD_MAX ? error_set(err, ERROR_INVALID, "overlong delimiter line") : 0;
-        if (memcmp(m->pending.data + blanks, "\r\n", 2) != 0)
-                return error_set(err, ERROR_INVALID, "junk after a multipart boundary");
+        if (m->pending.len < blanks + 2 && blanks <= MULTIPART_BLANKS_MAX)
+                return 0;
+        if (blanks > MULTIPART_BLANKS_MAX || memcmp(m->pending.data + blanks, "\r\n", 2) != 0)
+                return resume_body(m);
         if (++m->parts > MULTIPART_PARTS_MAX)
                 return error_set(err, ERROR_INVALID, "more than %d parts", MULTIPART_PARTS_MAX);
+        r = end_part(m);
+        if (r < 0)
+                return r;
         /* The CRLF stays: an empty head is then the same as any. */
         buf_consume(&m->pending, blanks);
         m->state = HEAD;

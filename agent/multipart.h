@@ -9,6 +9,7 @@
 
 #define MULTIPART_BOUNDARY_MAX 200
 #define MULTIPART_HEAD_MAX (32 * 1024) /* bytes of one part's headers */
+#define MULTIPART_BLANKS_MAX 256 /* between a boundary and its line end */
 #define MULTIPART_PARTS_MAX 100000
 
 struct multipart_ops {
@@ -25,6 +26,7 @@ struct multipart {
         size_t delimiter_len;
         int state;
         unsigned parts;
+        bool in_part; /* at a delimiter: it may end a part */
         size_t skip; /* bytes of the head that still stand in front of the body */
         struct buf pending;
 };

@@ -148,20 +148,23 @@ static _Noreturn void fail(const struct plan *p, enum stage stage)
         _exit(125);
 }
 
-/* The line a shell would print, without stdio. */
+/* The line a shell would print, without stdio. Only what is the caller's or the system's fault is reported as a
+ * failure to spawn. */
 static _Noreturn void fail_exec(const struct plan *p, int number)
 {
-        const char *text = number == ENOENT || number == ENOTDIR ? ": No such file or directory\n"
-                         : number == ENOEXEC                     ? ": Exec format error\n"
-                                                                 : ": Permission denied\n";
+        bool missing = number == ENOENT || number == ENOTDIR;
+        const char *text = missing              ? ": No such file or directory\n"
+                         : number == ENOEXEC    ? ": Exec format error\n"
+                         : number == ELOOP      ? ": Too many levels of symbolic links\n"
+                                                : ": Permission denied\n";
 
-        if (number != ENOENT && number != ENOTDIR && number != ENOEXEC && number != EACCES && number != EPERM) {
+        if (number == E2BIG || number == ENOMEM || number == EAGAIN) {
                 errno = number;
                 fail(p, STAGE_EXEC);
         }
         if (write(2, p->command, strlen(p->command)) < 0 || write(2, text, strlen(text)) < 0)
                 _exit(127);
-        _exit(number == ENOENT || number == ENOTDIR ? 127 : 126);
+        _exit(missing ? 127 : 126);
 }
 
 static void reset_signals(void)
