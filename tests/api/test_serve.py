@@ -1,0 +1,83 @@
+"""`vmon serve` as a process: first start, second server, restart, stop, wrong options, a full life of its files."""
+import os
+import stat
+import subprocess
+import unittest
+
+from serve_process import VMON, Server
+
+
+class Serve(unittest.TestCase):
+    def setUp(self):
+        self.server = Server()
+        self.addCleanup(self.server.stop)
+
+    def mode(self, name):
+        return stat.S_IMODE(os.stat(os.path.join(self.server.data, name)).st_mode)
+
+    def test_first_start(self):
+        server = self.server.start()
+        self.assertRegex(server.key, '^e2b_[0-9a-f]{40}$')
+        for name in ('default-key', 'root-secret', 'cluster-token'):
+            self.assertEqual(self.mode(name), 0o600, name)
+        log = server.log()
+        self.assertEqual(log.count(server.key), 1)  # printed once
+        self.assertIn(f'vmon: listening on http://127.0.0.1:{server.port}\n', log)
+        self.assertIn("vmon kit", log)  # without a kit it says so, with the mend
+        self.assertEqual(server.request('GET', '/v2/sandboxes').status, 200)
+
+    def test_restart_keeps_everything(self):
+        server = self.server.start()
+        key, token = server.key, server.read('cluster-token')
+        server.kill()
+        server.start()
+        self.assertEqual((server.key, server.read('cluster-token')), (key, token))
+        self.assertEqual(server.request('GET', '/v2/sandboxes', key=key).status, 200)
+        self.assertEqual(server.log().count(key), 1)
+
+    def test_stops_in_order(self):
+        server = self.server.start()
+        idle = server.connection()
+        idle.request('GET', '/health')
+        idle.getresponse().read()  # a connection that stays open must not hold the stop up
+        self.assertEqual(server.terminate(), 0)
+
+    def test_second_server_on_the_same_data(self):
+        server = self.server.start()
+        other = Server()
+        self.addCleanup(other.stop)
+        other.data = server.data
+        result = subprocess.run(other.command(), capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f'process {server.process.pid}', result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertEqual(server.request('GET', '/v2/sandboxes').status, 200)
+
+    def test_address_in_use(self):
+        server = self.server.start()
+        other = Server()
+        self.addCleanup(other.stop)
+        other.port = server.port
+        result = subprocess.run(other.command(), capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('in use', result.stderr)
+
+    def test_wrong_usage(self):
+        for option in ('--object-store=s3://x', '--no-such-option', '--max-builds=0', 'stray'):
+            result = subprocess.run([VMON, 'serve', '--data-dir', self.server.data, option], capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, 2, option)
+        self.assertFalse(os.path.exists(self.server.data))
+
+    def test_leaves_no_litter(self):
+        server = self.server.start()
+        stray = os.path.join(server.data, 'sandboxes', 'i' + '0' * 20)
+        server.kill()
+        os.mkdir(stray)
+        with open(os.path.join(stray, 'overlay.qcow2'), 'wb'):
+            pass
+        server.start()
+        self.assertFalse(os.path.exists(stray))
+
+
+if __name__ == '__main__':
+    unittest.main()
