@@ -231,7 +231,8 @@ static int move_end(struct sandbox_manager *m, struct entry *e, const struct san
         json_decref(record);
         if (r == 0)
                 r = vm_set_expiry(e->vm, changed->ends_ns, err);
-        return r;
+        /* It has just ended: the watcher, which waits for our lock, removes the record. */
+        return r == -ENOENT ? not_found(e->id, err) : r;
 }
 
 static int change_end(struct sandbox_manager *m, struct entry *e, const struct team *team, int64_t timeout_s, bool extend_only,

@@ -29,7 +29,7 @@ void watch_poke(struct sandbox_manager *m)
 
 int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err)
 {
-        struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = e };
+        struct epoll_event event = { .events = EPOLLRDHUP, .data.ptr = e }; /* EPOLLHUP comes unasked; bytes mean nothing */
         pthread_mutex_lock(&m->lock);
         e->references++;
         pthread_mutex_unlock(&m->lock);
