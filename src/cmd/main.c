@@ -12,6 +12,7 @@ static const struct {
         {"doctor", cmd_doctor},
         {"image", cmd_image},
         {"kit", cmd_kit},
+        {"serve", cmd_serve},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
