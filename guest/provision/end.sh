@@ -2,7 +2,7 @@
 store=/etc/ssl/certs
 tar=/usr/local/share/e2b/ssl-certs.tar
 
-if have dpkg; then
+if have dpkg && [ -s /var/lib/dpkg/status ]; then # not busybox's applet
     # A RUN may have left work to do; with nothing to do this is quick.
     dpkg --configure -a >/dev/null || fail "dpkg --configure -a failed"
     broken=$(dpkg --audit)
