@@ -137,7 +137,7 @@ static int nft_wait(struct net *n, struct error *err)
 
 static int open_tap(struct net *n, struct error *err)
 {
-        struct ifreq request = {.ifr_name = NET_TAP, .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
+        struct ifreq request = {.ifr_name = NET_TAP, .ifr_flags = IFF_TAP | IFF_NO_PI};
 
         n->tap = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
         if (n->tap < 0)

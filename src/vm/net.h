@@ -33,7 +33,8 @@ struct net;
  * ERROR_UNAVAILABLE names what the host lacks. On failure the process may be left in the new namespace. */
 int net_begin(const struct net_config *c, struct net **ret, struct error *err);
 
-/* The tap for QEMU's `-netdev tap,fd=`: with vnet header, all offloads off. Owned by the handle. */
+/* The tap for QEMU's `-netdev tap,fd=`: without vnet header and offloads: a snapshot records the
+ * header, and slirp has none. Owned by the handle. */
 int net_tap_fd(const struct net *n);
 
 /* The rest: addresses, link to the host, rules loaded. May run while QEMU starts; call before the guest runs. */
