@@ -8,24 +8,34 @@ import { Sandbox, Template } from 'e2b'
 import { busybox, busyboxTemplate, dir, eventually, request, serve } from './lib.mjs'
 
 const out = (cmd, ...args) => execFileSync(cmd, args).toString()
-// Processes, mounts, links and rules that belong to the data directory of this run.
+const links = () => out('ip', '-o', 'link').split('\n').map((l) => / (vmon\d+)/.exec(l)?.[1]).filter(Boolean)
+const filesOf = (p) => {
+  try {
+    return ['cwd', ...fs.readdirSync(`/proc/${p}/fd`).map((n) => `fd/${n}`)].map((n) => {
+      try { return fs.readlinkSync(`/proc/${p}/${n}`) } catch { return '' }
+    })
+  } catch { return [] }
+}
+// Processes and mounts that belong to the data directory of this run: whoever has a file of it open or for an argument.
 function traces() {
   const processes = fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).filter((p) => {
     try {
-      const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1')
-      return /vmon-shim|qemu-system|virtiofsd/.test(cmd.split('\0')[0] + cmd.split('\0').slice(0, 6).join(' ')) &&
-        (cmd.includes(dir) || fs.readlinkSync(`/proc/${p}/cwd`).startsWith(dir))
+      const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').split('\0')
+      return /vmon-shim|qemu-system|virtiofsd/.test(cmd[0]) &&
+        (cmd.some((a) => a.includes(`${dir}/data/`)) || filesOf(p).some((f) => f.startsWith(`${dir}/data/`)))
     } catch { return false }
   })
   const mounts = fs.readFileSync('/proc/self/mountinfo', 'latin1').split('\n').filter((l) => l.includes(dir))
-  return { processes, mounts, links: out('ip', '-o', 'link').split('\n').filter((l) => / vmon\d/.test(l)) }
+  return { processes, mounts }
 }
 
 before(busyboxTemplate)
 
 test('sandboxes outlive a killed server and answer again', async () => {
-  const idle = traces()
+  const idle = traces(), before = links()
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 600_000, metadata: { kept: 'yes' } })
+  const running = traces(), own = links().filter((l) => !before.includes(l)) // other servers of this host have links too
+  assert.ok(running.processes.length > idle.processes.length && own.length > 0)
   await sandbox.commands.run('echo kept > /tmp/kept')
   serve('kill')
   serve('start')
@@ -33,11 +43,12 @@ test('sandboxes outlive a killed server and answer again', async () => {
   const info = await sandbox.getInfo()
   assert.equal(info.metadata.kept, 'yes')
   assert.equal(await sandbox.kill(), true)
-  await eventually(() => JSON.stringify(traces()) === JSON.stringify(idle))
+  await eventually(() => JSON.stringify(traces()) === JSON.stringify(idle) && !links().some((l) => own.includes(l)))
 })
 
 test('a sandbox that ended while the server was down is forgotten', async () => {
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 4_000 })
+  assert.ok(traces().processes.length > 0)
   serve('kill')
   await eventually(() => traces().processes.length === 0)
   serve('start')
