@@ -35,7 +35,7 @@ static void die(const char *what)
 /* The guest's side: its own namespace with a tap named eth0; hands the descriptor over and sleeps. */
 static int guest_tap(void)
 {
-        struct ifreq request = {.ifr_name = "eth0", .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
+        struct ifreq request = {.ifr_name = "eth0", .ifr_flags = IFF_TAP | IFF_NO_PI};
         static const char *const commands[][10] = {
                 {"ip", "link", "set", "eth0", "address", VM_GUEST_MAC, "mtu", "1400", "up", NULL},
                 {"ip", "addr", "add", VM_GUEST_ADDRESS "/30", "dev", "eth0", NULL},
