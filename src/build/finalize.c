@@ -148,6 +148,16 @@ static int write_manifest(struct pipeline *p, const char *dir, struct error *err
         return r;
 }
 
+/* While the VM ran, its memory file belonged to its uid, which a later VM may get. */
+static int take_memory_back(const char *dir, struct error *err)
+{
+        CLEANUP_FREE char *memory = path_join(dir, "memory");
+
+        if (chown(memory, geteuid(), getegid()) < 0 || chmod(memory, 0600) < 0)
+                return error_errno(err, errno, "take back %s", memory);
+        return 0;
+}
+
 static int capture(struct pipeline *p, const char *dir, struct error *err)
 {
         int r = vm_capture(p->vm, dir, err);
@@ -155,8 +165,10 @@ static int capture(struct pipeline *p, const char *dir, struct error *err)
         if (r >= 0) {
                 vm_close(p->vm);
                 p->vm = NULL;
-                r = flatten(p, dir, err);
+                r = take_memory_back(dir, err);
         }
+        if (r >= 0)
+                r = flatten(p, dir, err);
         if (r >= 0)
                 r = write_build_json(p, dir, err);
         return r < 0 ? r : write_manifest(p, dir, err);
