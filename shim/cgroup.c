@@ -11,11 +11,12 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "shim.h"
+#include "vm/qemu.h"
 
 #define ROOT "/sys/fs/cgroup"
-/* What QEMU needs beyond the guest's RAM: its own heap, TCG's translation buffer (up to 1 GiB virtual, mostly
- * untouched), disk caches. */
-#define OVERHEAD_MIB 512
+/* What QEMU needs beyond the guest's RAM: its own heap, disk caches, and under emulation the cache of translated code. A
+ * Debian provisioning fills the latter to the brim. */
+#define OVERHEAD_MIB (512 + QEMU_TCG_CACHE_MIB)
 #define PIDS_MAX 256
 
 static int put(const char *dir, const char *name, const char *value)

@@ -15,6 +15,7 @@
 #include "base/str.h"
 #include "vm/agent.h"
 #include "vm/envelope.h"
+#include "vm/vm_internal.h"
 
 #define POLL_SLICE_MS 250
 /* Answers of unary calls and of failed ones. */
@@ -268,20 +269,30 @@ static void finished(struct agent_stream *s, CURLcode result)
                 error_set(&s->error, ERROR_INTERNAL, "guest agent: HTTP status %ld", s->status);
 }
 
+/* A guest that is gone does not close its connections: nobody is left to answer in its namespace. */
+static void note_death(struct agent_stream *s)
+{
+        s->failed = true;
+        vm_death(s->vm, &s->error);
+}
+
 /* Moves bytes, waiting at most `wait_ms` for some. */
 static void turn(struct agent_stream *s, unsigned wait_ms)
 {
+        struct curl_waitfd death = {.fd = vm_exit_fd(s->vm), .events = CURL_WAIT_POLLIN};
         int running = 0, left;
         CURLMsg *m;
 
         curl_multi_perform(s->multi, &running);
         if (running && !s->ended && wait_ms) {
-                curl_multi_poll(s->multi, NULL, 0, (int)wait_ms, NULL);
+                curl_multi_poll(s->multi, &death, 1, (int)wait_ms, NULL);
                 curl_multi_perform(s->multi, &running);
         }
         while ((m = curl_multi_info_read(s->multi, &left)))
                 if (m->msg == CURLMSG_DONE)
                         finished(s, m->data.result);
+        if (death.revents && !s->ended && !s->failed)
+                note_death(s);
 }
 
 int agent_spawn(struct vm *vm, const struct agent_process *p, struct agent_stream **ret, struct error *err)

@@ -105,10 +105,11 @@ static int check(const struct qemu_options *o, struct error *err)
 static void add_machine(struct vector *v, const struct qemu_options *o)
 {
         if (streq(o->arch, "aarch64"))
-                add_pair(v, "-machine", xasprintf("virt,gic-version=3,accel=%s,memory-backend=ram", o->backend));
+                add_pair(v, "-machine", xstrdup("virt,gic-version=3,memory-backend=ram"));
         else
-                add_pair(v, "-machine", xasprintf("microvm,acpi=on,pit=on,pic=on,rtc=on,accel=%s,memory-backend=ram",
-                                                  o->backend));
+                add_pair(v, "-machine", xstrdup("microvm,acpi=on,pit=on,pic=on,rtc=on,memory-backend=ram"));
+        /* The cache of translated code counts against the VM's memory limit: bounded, and part of the shim's overhead. */
+        add_pair(v, "-accel", streq(o->backend, "tcg") ? xasprintf("tcg,tb-size=%d", QEMU_TCG_CACHE_MIB) : xstrdup(o->backend));
         add_pair(v, "-cpu", xstrdup(o->cpu_model));
         add_pair(v, "-smp", xasprintf("%u", o->vcpus));
         add_pair(v, "-m", xasprintf("%uM", o->memory_mib));

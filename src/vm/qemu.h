@@ -32,6 +32,8 @@ enum qemu_fd {
 
 /* Layers a chain may have (QEMU itself slows down well before). */
 #define QEMU_DISKS_MAX 128
+/* TCG's cache of translated code: QEMU's own default is up to 1 GiB. */
+#define QEMU_TCG_CACHE_MIB 512
 
 enum qemu_memory {
         QEMU_MEMORY_ANONYMOUS = 0,

@@ -38,3 +38,6 @@ int vm_qmp_await(struct vm *vm, const char *command, const json_t *arguments, in
 
 /* Device state only (memory is shared or mapped), progress by MIGRATION events: both directions. */
 int vm_migration_setup(struct vm *vm, struct error *err);
+
+/* What ended the VM, by what its shim left behind: fills `err` (ERROR_UNAVAILABLE) and returns its errno. */
+int vm_death(const struct vm *vm, struct error *err);

@@ -5,7 +5,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import { BuildError, Sandbox, Template } from 'e2b'
-import { busybox, busyboxTemplate, dir, image, logTo, request } from './lib.mjs'
+import { busybox, busyboxTemplate, dir, eventually, image, logTo, request } from './lib.mjs'
 
 const build = (template, name, lines) =>
   Template.build(template, name, {
@@ -108,6 +108,22 @@ test('a start command that fails ends the build', async () => {
     assert.match(error.message, /^.*start command failed: .*exit status 7/)
     return true
   })
+})
+
+test('a VM that is killed under a step ends the build at once, with the reason', async () => {
+  const lines = []
+  const building = build(busybox().runCmd('echo victim started; sleep 3000'), 'killed-vm', lines).catch((e) => e)
+  await eventually(() => lines.some((l) => l.includes('[stdout]: victim started')), 300)
+  const { json } = await request('GET', '/templates')
+  const { templateID } = json.find((t) => t.aliases.includes('killed-vm'))
+  const { builds } = (await request('GET', `/templates/${templateID}`)).json
+  const qemu = fs.readdirSync('/proc').find((p) => {
+    try { return /^\d+$/.test(p) && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').includes(`\0b-${builds[0].buildID}\0`) } catch { return false }
+  })
+  process.kill(Number(qemu), 'SIGKILL')
+  const error = await building
+  assert.ok(error instanceof BuildError, String(error))
+  assert.match(error.message, /was killed from outside/)
 })
 
 test('nothing of a finished or failed build is left running or mounted', async () => {
