@@ -20,8 +20,10 @@
 #include "base/str.h"
 #include "guest.h"
 #include "tree.h"
+#include "uevent.h"
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
+#define DEVICE_LOOK_MS 100 /* an event may be lost */
 
 static bool is_mount_point(const char *path)
 {
@@ -74,14 +76,15 @@ char *guest_disk_by_serial(const char *serial)
 int guest_wait_for(const char *device, unsigned timeout_s, struct error *err)
 {
         int64_t end = clock_monotonic_ns() + timeout_s * NSEC_PER_SEC;
-        /* devtmpfs creates the node when the driver has probed; there is no descriptor to wait on here that is
-         * simpler than looking again. */
+        CLEANUP_CLOSE int events = uevent_open();
+
+        /* The kernel makes the node in devtmpfs before it announces the device. */
         while (!path_exists(device)) {
                 if (clock_monotonic_ns() > end)
                         return error_set(err, ERROR_UNAVAILABLE,
                                          "%s did not appear within %u s: is the disk attached and virtio_blk loaded?",
                                          device, timeout_s);
-                usleep(5000);
+                uevent_wait(events, DEVICE_LOOK_MS);
         }
         return 0;
 }

@@ -30,11 +30,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "uevent.h"
 
 #define PORT_NAME "vmon.agent"
 #define WRITE_TIMEOUT_MS 10000
-#define PORT_RETRY_FAST_US 20000
-#define PORT_RETRY_SLOW_US 1000000
+#define PORT_RETRY_FAST_MS 20
+#define PORT_RETRY_SLOW_MS 1000
 #define PORT_FAST_TRIES 500
 
 struct queued {
@@ -275,6 +276,8 @@ static char *find_port(void)
 
 static int open_port(const char *path)
 {
+        CLEANUP_CLOSE int events = uevent_open();
+
         for (unsigned tries = 0;; tries++) {
                 CLEANUP_FREE char *found = path ? xstrdup(path) : find_port();
                 int fd = found ? open(found, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY) : -1;
@@ -284,8 +287,8 @@ static int open_port(const char *path)
                 if (tries == PORT_FAST_TRIES)
                         log_warn("serial channel %s: %s; trying on", found ? found : PORT_NAME,
                                  found ? strerror(errno) : "no such port");
-                /* The port appears when the bus has been probed; nothing announces it to us without udev. */
-                usleep(tries < PORT_FAST_TRIES ? PORT_RETRY_FAST_US : PORT_RETRY_SLOW_US);
+                /* A uevent tells of a new port and of its name; nothing tells that another opener has let go of it. */
+                uevent_wait(events, tries < PORT_FAST_TRIES ? PORT_RETRY_FAST_MS : PORT_RETRY_SLOW_MS);
         }
 }
 

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by quickstart, check and the test scripts: packages, builds, fixtures. Sourced by bash.
 # Theory: every script can run on a machine that has nothing but Debian 12 or 13; whatever is missing is
 # installed with apt-get or npm, and what cannot be installed ends the script with one line that names the mend.

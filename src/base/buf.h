@@ -20,7 +20,7 @@ void buf_add(struct buf *b, const void *data, size_t len);
 void buf_adds(struct buf *b, const char *s);
 void buf_addc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void buf_vaddf(struct buf *b, const char *format, va_list ap);
+void buf_vaddf(struct buf *b, const char *format, va_list ap) __attribute__((format(printf, 2, 0), nonnull(2)));
 
 /* Makes room for `extra` more bytes and returns where they go; buf_grew() then counts what was
  * written there. */

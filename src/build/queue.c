@@ -49,11 +49,42 @@ struct build_queue {
         bool supervised;
 };
 
+static void cond_init_monotonic(pthread_cond_t *c)
+{
+        pthread_condattr_t attr;
+
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(c, &attr);
+        pthread_condattr_destroy(&attr);
+}
+
 bool build_run_stopped(void *data)
 {
         struct build_run *r = data;
 
         return atomic_load(&r->stop) != BUILD_GO;
+}
+
+static void stop_run(struct build_run *r, enum build_stop reason)
+{
+        int go = BUILD_GO;
+
+        pthread_mutex_lock(&r->vm_lock);
+        atomic_compare_exchange_strong(&r->stop, &go, reason);
+        pthread_cond_broadcast(&r->stopped);
+        pthread_mutex_unlock(&r->vm_lock);
+}
+
+void build_run_pause(struct build_run *r, unsigned ms)
+{
+        int64_t end = clock_monotonic_ns() + ms * NSEC_PER_MSEC;
+        struct timespec until = {.tv_sec = end / NSEC_PER_SEC, .tv_nsec = end % NSEC_PER_SEC};
+
+        pthread_mutex_lock(&r->vm_lock);
+        while (!build_run_stopped(r) && pthread_cond_timedwait(&r->stopped, &r->vm_lock, &until) == 0)
+                ;
+        pthread_mutex_unlock(&r->vm_lock);
 }
 
 void build_run_phase(struct build_run *r, const char *step)
@@ -110,6 +141,7 @@ static void task_free(struct task *t)
 {
         build_job_free(t->run.job);
         free(t->run.vm_dir);
+        pthread_cond_destroy(&t->run.stopped);
         pthread_mutex_destroy(&t->run.vm_lock);
         free(t);
 }
@@ -258,7 +290,6 @@ static bool bury_one(struct build_queue *q)
 static int64_t supervise_once(struct build_queue *q)
 {
         int64_t now = clock_monotonic_ns(), next = 0;
-        int stop = BUILD_GO;
 
         while (bury_one(q))
                 ;
@@ -267,10 +298,8 @@ static int64_t supervise_once(struct build_queue *q)
 
                 if (t->state != TASK_RUNNING)
                         continue;
-                if (now >= t->deadline_ns) {
-                        stop = BUILD_GO;
-                        atomic_compare_exchange_strong(&t->run.stop, &stop, BUILD_TIMED_OUT);
-                }
+                if (now >= t->deadline_ns)
+                        stop_run(&t->run, BUILD_TIMED_OUT);
                 if (build_run_stopped(&t->run))
                         at = now + BUILD_KILL_INTERVAL_MS * NSEC_PER_MSEC;
                 if (!next || at < next)
@@ -386,7 +415,6 @@ int build_queue_new_with(const struct build_settings *s, const struct build_even
 {
         CLEANUP_FREE char *steps = build_path(s, "cache/steps", NULL);
         struct build_queue *q = xcalloc(1, sizeof(*q));
-        pthread_condattr_t attr;
         int r;
 
         copy_settings(q, s);
@@ -394,12 +422,9 @@ int build_queue_new_with(const struct build_settings *s, const struct build_even
                 q->settings.max_builds = 1;
         q->events = *e;
         q->ops = *ops;
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->work, NULL);
-        pthread_cond_init(&q->supervise, &attr);
-        pthread_condattr_destroy(&attr);
+        cond_init_monotonic(&q->supervise);
         q->workers = xcalloc(q->settings.max_builds, sizeof(*q->workers));
         r = build_cache_open(steps, BUILD_CACHE_LAYERS_MAX, s->step_cache_bytes, &q->cache, err);
         if (r >= 0)
@@ -421,6 +446,7 @@ int build_queue_submit(struct build_queue *q, struct build_job *job, struct erro
         t->run.cache = q->cache;
         t->run.log = (struct build_log){.events = &q->events, .build_id = job->build_id};
         pthread_mutex_init(&t->run.vm_lock, NULL);
+        cond_init_monotonic(&t->run.stopped);
         pthread_mutex_lock(&q->lock);
         if (q->closing) {
                 pthread_mutex_unlock(&q->lock);
@@ -435,19 +461,12 @@ int build_queue_submit(struct build_queue *q, struct build_job *job, struct erro
         return 0;
 }
 
-static void stop_task(struct task *t)
-{
-        int go = BUILD_GO;
-
-        atomic_compare_exchange_strong(&t->run.stop, &go, BUILD_CANCELLED);
-}
-
 void build_queue_cancel(struct build_queue *q, const char *build_id)
 {
         pthread_mutex_lock(&q->lock);
         for (struct task *t = q->tasks; t; t = t->next)
                 if (streq(t->run.job->build_id, build_id))
-                        stop_task(t);
+                        stop_run(&t->run, BUILD_CANCELLED);
         pthread_cond_broadcast(&q->supervise);
         pthread_mutex_unlock(&q->lock);
 }
@@ -459,7 +478,7 @@ void build_queue_free(struct build_queue *q)
         pthread_mutex_lock(&q->lock);
         q->closing = true;
         for (struct task *t = q->tasks; t; t = t->next)
-                stop_task(t);
+                stop_run(&t->run, BUILD_CANCELLED);
         pthread_cond_broadcast(&q->work);
         pthread_cond_broadcast(&q->supervise);
         pthread_mutex_unlock(&q->lock);

@@ -19,16 +19,20 @@ struct build_run {
         const struct build_settings *settings;
         struct build_cache *cache;
         struct build_log log; /* log.step is also the step that a failure is attributed to */
-        atomic_int stop;      /* enum build_stop; set by the queue, polled by the phases */
+        atomic_int stop;      /* enum build_stop; set by the queue under vm_lock, polled by the phases */
 
         /* Directory of the VM that runs now, or NULL. The queue kills what it finds there when the build is to stop,
          * which ends the call that waits for the guest. */
         pthread_mutex_t vm_lock;
+        pthread_cond_t stopped; /* goes with vm_lock; monotonic clock; `stop` was set */
         char *vm_dir;
 };
 
 /* For the `cancelled` callbacks of oci.h and agent.h; `data` is the run. */
 bool build_run_stopped(void *data);
+
+/* Waits `ms` milliseconds, or less when the build is told to stop meanwhile. */
+void build_run_pause(struct build_run *r, unsigned ms);
 
 /* Sets the phase: its step is what log entries and a failure carry ("" = none). */
 void build_run_phase(struct build_run *r, const char *step);

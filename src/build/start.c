@@ -113,7 +113,7 @@ static int pause_between(struct pipeline *p, struct background *start, int64_t e
                 if (start->stream)
                         r = check_start(start, POLL_MS, err);
                 else
-                        usleep(POLL_MS * 1000);
+                        build_run_pause(p->run, BUILD_READY_INTERVAL_MS);
                 if (r >= 0)
                         r = check_time(p, end, err);
         }

@@ -29,24 +29,30 @@ static char *from_environment(const struct argp_option *o)
 
 int cmd_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
-        /* Never freed: argp hands out pointers into it. */
-        char **merged = NULL;
+        /* Kept to the end of the process, because argp hands out pointers into it: a list of them. */
+        static struct merged {
+                struct merged *earlier;
+                char *words[];
+        } *kept;
+        struct merged *merged;
         int n = 0, count = 0;
 
         for (const struct argp_option *o = argp->options; o && (o->name || o->key || o->doc); o++)
                 count++;
-        merged = xcalloc((size_t)(argc + count) + 1, sizeof(*merged));
-        merged[n++] = argv[0];
+        merged = xcalloc(1, sizeof(*merged) + ((size_t)(argc + count) + 1) * sizeof(merged->words[0]));
+        merged->earlier = kept;
+        kept = merged;
+        merged->words[n++] = argv[0];
         for (const struct argp_option *o = argp->options; o && (o->name || o->key || o->doc); o++) {
                 char *text = o->name && !(o->flags & OPTION_ALIAS) ? from_environment(o) : NULL;
 
                 if (text)
-                        merged[n++] = text;
+                        merged->words[n++] = text;
         }
         for (int i = 1; i < argc; i++)
-                merged[n++] = argv[i];
+                merged->words[n++] = argv[i];
         argp_err_exit_status = 2;
-        return argp_parse(argp, n, merged, 0, NULL, input);
+        return argp_parse(argp, n, merged->words, 0, NULL, input);
 }
 
 char *cmd_default_data_dir(void)
