@@ -101,9 +101,9 @@ static int launch(struct template_service *s, const struct team *team, struct bu
 
         if (r == 0)
                 r = resolve_parent(s, team, *job, &e);
-        if (r == 0)
-                return keeper_submit(s, STEAL(*job), err);
-        return keeper_fail(s, (*job)->build_id, e.message, "base", err);
+        if (r != 0)
+                return keeper_fail(s, (*job)->build_id, e.message, "base", err);
+        return keeper_submit(s, STEAL(*job), err);
 }
 
 static struct build_job *new_job(const struct team *team, const struct build_record *b, int version)

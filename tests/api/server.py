@@ -1,4 +1,8 @@
-"""A real `vmon serve` on free loopback ports with a temporary data directory, and a small client. No kit is needed."""
+"""A real `vmon serve` for tests of the API, without a kit: nothing here starts a virtual machine.
+
+The server runs in a data directory of its own on free loopback ports; requests go over plain sockets with http.client, so
+that a test sends exactly the bytes that it means to send.
+"""
 import http.client
 import json
 import os
@@ -10,7 +14,10 @@ import subprocess
 import tempfile
 import time
 
-VMON = os.environ.get("VMON", os.path.join(os.path.dirname(__file__), "../../build/vmon"))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+VMON = os.environ.get("VMON", os.path.join(ROOT, "build", "vmon"))
+UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+NIL_UUID = "00000000-0000-0000-0000-000000000000"
 
 
 def free_port():
@@ -20,8 +27,10 @@ def free_port():
 
 
 class Answer:
-    def __init__(self, status, headers, body):
-        self.status, self.headers, self.body = status, headers, body
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
 
     @property
     def json(self):
@@ -33,78 +42,98 @@ class Answer:
 
 
 class Server:
-    def __init__(self):
-        self.dir = tempfile.mkdtemp(prefix="vmon-api-")
+    """Starts in start(), ends in stop(); `key` is the default team's API key."""
+
+    def __init__(self, *options):
+        self.directory = tempfile.mkdtemp(prefix="vmon-api-")
+        self.data = os.path.join(self.directory, "data")
+        self.log_path = os.path.join(self.directory, "log")
+        self.options = options
         self.port, self.cluster_port = free_port(), free_port()
-        self.log = open(os.path.join(self.dir, "log"), "w+")
         self.process = None
-        self.start()
+
+    def command(self):
+        return [VMON, "serve", "--data-dir", self.data, "--listen", f"127.0.0.1:{self.port}",
+                "--cluster-listen", f"127.0.0.1:{self.cluster_port}", "--network", "user", "--hypervisor", "tcg",
+                "--public-url", f"http://localhost:{self.port}", *self.options]
 
     def start(self):
-        self.process = subprocess.Popen(
-            [VMON, "serve", "--data-dir", os.path.join(self.dir, "data"), "--listen", f"127.0.0.1:{self.port}",
-             "--cluster-listen", f"127.0.0.1:{self.cluster_port}", "--network", "user", "--hypervisor", "tcg",
-             "--public-url", f"http://localhost:{self.port}"],
-            stderr=self.log, stdin=subprocess.DEVNULL)
-        for _ in range(600):  # a hang guard
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                if self.call("GET", "/health").status == 200:
-                    return
-            except OSError:
-                pass
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        self.log.seek(0)
-        raise RuntimeError("vmon serve does not answer:\n" + self.log.read())
+        with open(self.log_path, "ab") as log:
+            before = log.tell()
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait_ready(before)
+        self.key = self.read("default-key").strip()
+        return self
+
+    def _wait_ready(self, offset):
+        deadline = time.monotonic() + 60  # a hang guard
+        while b"vmon: listening on http://" not in self.log()[offset:].encode():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError("vmon serve did not start:\n" + self.log()[offset:])
+            time.sleep(0.02)
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def read(self, name):
+        with open(os.path.join(self.data, name), encoding="utf-8") as f:
+            return f.read()
 
     def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def stop(self):
+    def terminate(self):
         self.process.terminate()
-        self.process.wait(60)
-        self.log.close()
-        shutil.rmtree(self.dir)
+        return self.process.wait(timeout=60)
 
-    def call(self, method, path, body=None, key=None, headers=None, chunked=False, connection=None):
-        c = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        h = dict(headers or {})
-        if key:
-            h["X-API-KEY"] = key
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.terminate()
+        shutil.rmtree(self.directory)
+
+    def connection(self, port=None):
+        return http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)
+
+    def request(self, method, path, body=None, headers=None, key="", chunked=False, connection=None):
+        """`body`: an object (sent as JSON), text or bytes; `key`: "" = the default team's, None = no credentials;
+        `connection`: one to go on using, which stays open."""
+        headers = dict(headers or {})
+        if key is not None:
+            headers["X-API-Key"] = key or self.key
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
-            h.setdefault("Content-Type", "application/json")
         if isinstance(body, str):
             body = body.encode()
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
         if chunked:
             third = max(1, len(body) // 3)
-            pieces = [body[:third], body[third:2 * third], body[2 * third:]]
-            c.request(method, path, body=iter([p for p in pieces if p]), headers={**h, "Transfer-Encoding": "chunked"}, encode_chunked=True)
-        else:
-            c.request(method, path, body=body, headers=h)
-        r = c.getresponse()
-        answer = Answer(r.status, r.headers, r.read())
-        if not connection:
-            c.close()
-        return answer
+            body = iter([piece for piece in (body[:third], body[third:2 * third], body[2 * third:]) if piece])
+        used = connection or self.connection()
+        try:
+            used.request(method, path, body=body, headers=headers, encode_chunked=chunked)
+            return Answer(used.getresponse())
+        finally:
+            if not connection:
+                used.close()
 
     def admin(self, *words, ok=True):
-        r = subprocess.run([VMON, "admin", "--cluster-url", f"http://127.0.0.1:{self.cluster_port}", "--data-dir",
-                            os.path.join(self.dir, "data"), *words], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([VMON, "admin", "--cluster-url", f"http://127.0.0.1:{self.cluster_port}", "--data-dir", self.data,
+                            *words], capture_output=True, text=True, timeout=60)
         if ok and r.returncode != 0:
             raise AssertionError(f"vmon admin {words}: {r.stderr}")
         return r
 
     def team(self, slug, *options):
+        """Creates a team; its API key."""
         self.admin("create-team", slug, *options)
         return self.admin("create-key", slug).stdout.strip()
 
     def make_ready(self, build_id):
         """Stands in for a build VM: marks a build ready, as records_build_ready() does (src/store/internal.h has the keys)."""
-        db = sqlite3.connect(os.path.join(self.dir, "data", "vmon.db"), timeout=30)
+        db = sqlite3.connect(os.path.join(self.data, "vmon.db"), timeout=30)
         db.isolation_level = None
         db.execute("BEGIN IMMEDIATE")
         revision = db.execute("UPDATE counter SET n = n + 1 RETURNING n").fetchone()[0]
@@ -128,7 +157,3 @@ class Server:
         db.execute("DELETE FROM kv WHERE key = ?", (f"active/{template['team']}/{build_id}",))
         db.execute("COMMIT")
         db.close()
-
-
-UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-NIL_UUID = "00000000-0000-0000-0000-000000000000"

@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from serve_process import Server
+from server import Server
 
 UNKNOWN = 'i0123456789abcdefghij'
 server = None

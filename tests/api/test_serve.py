@@ -4,7 +4,7 @@ import stat
 import subprocess
 import unittest
 
-from serve_process import VMON, Server
+from server import VMON, Server
 
 
 class Serve(unittest.TestCase):
@@ -38,6 +38,7 @@ class Serve(unittest.TestCase):
     def test_stops_in_order(self):
         server = self.server.start()
         idle = server.connection()
+        self.addCleanup(idle.close)
         idle.request('GET', '/health')
         idle.getresponse().read()  # a connection that stays open must not hold the stop up
         self.assertEqual(server.terminate(), 0)

@@ -16,7 +16,7 @@ UNKNOWN = "6f2f3a0e-6f0d-4a6e-9c1a-0c1f6f6f8a11"
 class Base(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
+        cls.server = Server().start()
         cls.A, cls.G = cls.server.team("acme"), cls.server.team("globex")
         cls.S = cls.server.team("sys", "--system")
 
@@ -25,7 +25,7 @@ class Base(unittest.TestCase):
         cls.server.stop()
 
     def call(self, method, path, body=None, key=None, **more):
-        return self.server.call(method, path, body, key or self.A, **more)
+        return self.server.request(method, path, body, key=key or self.A, **more)
 
     def expect(self, status, method, path, body=None, message=None, **more):
         r = self.call(method, path, body, **more)
@@ -88,13 +88,13 @@ class Authentication(Base):
                              ("GET", f"/templates/x/files/{HASH}"), ("PATCH", "/v2/templates/x"), ("DELETE", "/templates/x"),
                              ("POST", "/templates/tags"), ("GET", "/templates/aliases/x")]:
             for headers in [{}, {"X-API-KEY": "invalid-api-key"}, {"X-API-KEY": "e2b_" + "0" * 40}]:
-                r = self.server.call(method, path, "not json" if method != "GET" else None, headers=headers)
+                r = self.server.request(method, path, "not json" if method != "GET" else None, headers, key=None)
                 self.assertEqual(r.status, 401, (method, path, headers, r.body))
                 self.assertEqual(r.json["code"], 401)
 
     def test_18_21_keys(self):
         self.assertRegex(self.A, r"^e2b_[0-9a-f]{40}$")
-        self.assertEqual(self.server.call("GET", "/templates", headers={"x-api-key": self.A}).status, 200)
+        self.assertEqual(self.server.request("GET", "/templates", headers={"x-api-key": self.A}, key=None).status, 200)
 
     def test_blocked_team(self):
         key = self.server.team("blocked")
@@ -192,7 +192,7 @@ class Upload(Base):
 
     def put(self, url, body=b"x" * 1000, method="PUT", **more):
         u = urllib.parse.urlsplit(url)
-        return self.server.call(method, f"{u.path}?{u.query}", body, **more)
+        return self.server.request(method, f"{u.path}?{u.query}", body, **{"key": None, **more})
 
     def test_65_to_68_73_74_79_80(self):
         t, other, foreign = (self.create("up")["templateID"], self.create("up2")["templateID"], self.create("up", self.G)["templateID"])
@@ -448,7 +448,7 @@ class Admin(Base):
         self.assertEqual(self.server.admin("nonsense", ok=False).returncode, 2)
         self.server.admin("delete-team", "ad-min")
         self.assertIn("acme", self.server.admin("list-teams").stdout)
-        self.assertEqual(self.server.call("GET", "/cluster/teams", key=self.A).status, 404)
+        self.assertEqual(self.server.request("GET", "/cluster/teams", key=self.A).status, 404)
 
     def test_list_builds(self):
         b = self.create("adm")
