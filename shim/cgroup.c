@@ -18,6 +18,11 @@
  * Debian provisioning fills the latter to the brim. */
 #define OVERHEAD_MIB (512 + QEMU_TCG_CACHE_MIB)
 #define PIDS_MAX 256
+/* All VMs together weigh as much as 16 ordinary processes, and each by its vCPUs among them: a cgroup counts like one process
+ * otherwise, and a compiler run beside starves every guest. */
+#define ALL_WEIGHT 16
+#define WEIGHT_V1 1024
+#define WEIGHT_V2 100
 
 static int put(const char *dir, const char *name, const char *value)
 {
@@ -45,7 +50,14 @@ static const char *make(struct shim *s, const char *base)
         return NULL;
 }
 
-static void create_v2(struct shim *s, const char *memory, const char *cpu, const char *pids)
+static void put_number(const char *dir, const char *name, unsigned long long value)
+{
+        CLEANUP_FREE char *text = xasprintf("%llu", value);
+
+        put(dir, name, text);
+}
+
+static void create_v2(struct shim *s, const char *memory, const char *cpu, const char *pids, unsigned vcpus)
 {
         const char *dir;
 
@@ -53,24 +65,27 @@ static void create_v2(struct shim *s, const char *memory, const char *cpu, const
                 return;
         put(ROOT, "cgroup.subtree_control", "+memory +cpu +pids");
         put(ROOT "/vmon", "cgroup.subtree_control", "+memory +cpu +pids");
+        put_number(ROOT "/vmon", "cpu.weight", ALL_WEIGHT * WEIGHT_V2);
         dir = make(s, ROOT);
         if (!dir)
                 return;
+        put_number(dir, "cpu.weight", vcpus * WEIGHT_V2);
         put(dir, "memory.max", memory);
         put(dir, "cpu.max", cpu);
         put(dir, "pids.max", pids);
 }
 
-static void create_v1(struct shim *s, const char *controller, const char *name, const char *value)
+static const char *create_v1(struct shim *s, const char *controller, const char *name, const char *value)
 {
         CLEANUP_FREE char *base = xasprintf(ROOT "/%s", controller);
         const char *dir;
 
         if (!path_exists(base))
-                return;
+                return NULL;
         dir = make(s, base);
         if (dir)
                 put(dir, name, value);
+        return dir;
 }
 
 void cgroup_create(struct shim *s, unsigned memory_mib, unsigned vcpus)
@@ -80,15 +95,20 @@ void cgroup_create(struct shim *s, unsigned memory_mib, unsigned vcpus)
         CLEANUP_FREE char *quota = xasprintf("%u", (vcpus + 1) * 100000);
         CLEANUP_FREE char *cpu = xasprintf("%s 100000", quota);
         CLEANUP_FREE char *pids = xasprintf("%d", PIDS_MAX);
+        const char *dir;
 
         if (s->slot < 0)
                 return;
         if (path_exists(ROOT "/cgroup.controllers")) {
-                create_v2(s, memory, cpu, pids);
+                create_v2(s, memory, cpu, pids, vcpus);
                 return;
         }
         create_v1(s, "memory", "memory.limit_in_bytes", memory);
-        create_v1(s, "cpu", "cpu.cfs_quota_us", quota);
+        dir = create_v1(s, "cpu", "cpu.cfs_quota_us", quota);
+        if (dir) {
+                put_number(ROOT "/cpu/vmon", "cpu.shares", ALL_WEIGHT * WEIGHT_V1);
+                put_number(dir, "cpu.shares", vcpus * WEIGHT_V1);
+        }
         create_v1(s, "pids", "pids.max", pids);
 }
 
