@@ -61,7 +61,7 @@ void guest_mount_basics(bool cgroups)
 
 char *guest_disk_by_serial(const char *serial)
 {
-        for (char letter = 'a'; letter <= 'z'; letter++) {
+        for (int letter = 'a'; letter <= 'z'; letter++) {
                 CLEANUP_FREE char *path = xasprintf("/sys/block/vd%c/serial", letter);
                 CLEANUP_BUF struct buf text = {};
 

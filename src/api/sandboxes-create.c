@@ -52,7 +52,7 @@ static int create(struct sandboxes_api *s, bool v2, struct api_request *q, struc
         struct template_record *t = NULL;
         struct build_record *build = NULL;
         int r = sandbox_body_parse(q->json, v2, &body, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_resolve(s->records, team, body.template_ref, &t, &build, err);
         if (r < 0)
                 return r;

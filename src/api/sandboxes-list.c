@@ -70,7 +70,7 @@ static json_t *page(const struct listing *l, const struct sandbox_query *q, stru
         for (size_t i = 0; i < l->count; i++) {
                 if (!sandbox_query_is_after(q, l->items[i]))
                         continue;
-                if (json_array_size(array) == q->limit) {
+                if (last && json_array_size(array) == q->limit) {
                         char cursor[CURSOR_MAX];
                         cursor_format(last->started_ns, last->id, q->ascending, cursor);
                         http_headers_add(&p->headers, "X-Next-Token", cursor);

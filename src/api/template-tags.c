@@ -78,15 +78,15 @@ HANDLER(templates_tags_assign)
         json_t *array;
         int r = body_string(request->json, "target", &target, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = body_tags(request->json, &tags, err);
-        if (r == 0)
+        if (r >= 0)
                 r = own_namespace(request->team, target, what, err);
-        if (r == 0)
+        if (r >= 0)
                 r = template_by_reference(s, request->team, target, what, &t, &n, err);
-        if (r == 0)
+        if (r >= 0)
                 r = target_build(s, t, &n, target, &b, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_tags_assign(s->records, t->id, b->id, tags, err);
         if (r < 0)
                 return r;
@@ -108,7 +108,7 @@ HANDLER(templates_tags_delete)
         const char *name;
         int r = body_string(request->json, "name", &name, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = body_tags(request->json, &tags, err);
         if (r < 0)
                 return r;
@@ -135,7 +135,7 @@ HANDLER(templates_tags_list)
         size_t count;
         int r = template_by_reference(s, request->team, request->params[0], "Invalid template ID", &t, NULL, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = records_tags_list(s->records, t->id, &tags, &count, err);
         if (r < 0)
                 return r;

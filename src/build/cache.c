@@ -83,7 +83,6 @@ static void add(struct build_cache *c, struct entry *e)
 static void drop(struct build_cache *c, struct entry *e)
 {
         CLEANUP_FREE char *path = entry_path(c, e->key, NULL);
-        CLEANUP_FREE char *key = xstrdup(e->key);
 
         for (size_t i = 0; i < c->count; i++)
                 if (c->entries[i] == e) {
@@ -91,15 +90,15 @@ static void drop(struct build_cache *c, struct entry *e)
                         break;
                 }
         c->bytes -= e->bytes;
-        entry_free(e);
         tree_remove(path, NULL);
         for (size_t i = 0; i < c->count;)
-                if (streq(c->entries[i]->parent_key, key)) {
+                if (streq(c->entries[i]->parent_key, e->key)) {
                         drop(c, c->entries[i]);
                         i = 0; /* the order changed */
                 } else {
                         i++;
                 }
+        entry_free(e);
 }
 
 static bool has_child(const struct build_cache *c, const struct entry *e)

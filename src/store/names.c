@@ -74,6 +74,14 @@ static char *cut(char *s, char separator)
         return at;
 }
 
+static struct name_ref name_ref_steal(struct name_ref *n)
+{
+        struct name_ref taken = *n;
+
+        *n = (struct name_ref){};
+        return taken;
+}
+
 int name_parse(const char *text, struct name_ref *ret, struct error *err)
 {
         CLEANUP(name_ref_clear) struct name_ref n = {};
@@ -90,8 +98,7 @@ int name_parse(const char *text, struct name_ref *ret, struct error *err)
                 free(STEAL(n.tag));
                 n.explicit_default = true;
         }
-        *ret = n;
-        n = (struct name_ref){};
+        *ret = name_ref_steal(&n);
         return 0;
 }
 

@@ -25,7 +25,7 @@ static int assign_once(struct records *r, const char *template_id, const char *b
         int64_t now = records_now(r), revision;
         int x = template_load(r, template_id, &t, &revision, err);
 
-        if (x == 0)
+        if (x >= 0)
                 x = build_load(r, build_id, &b, NULL, err);
         if (x < 0)
                 return x;

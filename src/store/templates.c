@@ -230,7 +230,7 @@ static int delete_aliases(struct records *r, struct store_txn *txn, struct templ
         struct team *team;
         int x = bare_release(r, txn, t, err);
 
-        if (x == 0)
+        if (x >= 0)
                 x = records_team_get(r, t->team_id, &team, err);
         if (x < 0)
                 return x;
@@ -248,9 +248,9 @@ static int delete_once(struct records *r, const char *id, struct error *err)
         int64_t revision;
         int x = template_load(r, id, &t, &revision, err);
 
-        if (x == 0 && t->deleted)
+        if (x >= 0 && t->deleted)
                 return error_set(err, ERROR_NOT_FOUND, "template '%s' not found", id);
-        if (x == 0)
+        if (x >= 0)
                 x = delete_aliases(r, txn, t, err);
         if (x < 0)
                 return x;

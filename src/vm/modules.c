@@ -127,9 +127,9 @@ static int visit(struct walk *w, const char *name)
         if (r < 0)
                 return r;
         r = visit_dependencies(w, line);
+        w->depth--; /* of a failed walk too: the names on the stack are the callers' own */
         if (r < 0)
                 return r;
-        w->depth--;
         if (w->n == MODULES_MAX)
                 return error_set(w->err, ERROR_INVALID, "more than %d modules to load", MODULES_MAX);
         w->paths[w->n++] = xstrndup(line, strcspn(line, ":\n"));

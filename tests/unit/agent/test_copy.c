@@ -37,6 +37,7 @@ static int teardown(void **state)
 {
         struct fixture *f = *state;
 
+        tar_end(&f->tar);
         tree_remove(f->dir, NULL);
         free(f);
         return 0;

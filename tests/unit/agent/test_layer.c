@@ -40,6 +40,7 @@ static int teardown(void **state)
 {
         struct fixture *f = *state;
 
+        tar_end(&f->tar);
         tree_remove(f->root, NULL);
         free(f);
         return 0;
