@@ -13,7 +13,7 @@ before(async () => {
   context = fs.mkdtempSync(path.join(os.tmpdir(), 'vmon-context-'))
   fs.mkdirSync(path.join(context, 'app/nested'), { recursive: true })
   fs.writeFileSync(path.join(context, 'app/.hidden'), 'hidden')
-  fs.writeFileSync(path.join(context, 'app/server.py'), 'import http.server\nhttp.server.test(port=8000, bind="0.0.0.0")\n')
+  fs.writeFileSync(path.join(context, 'app/server.py'), 'import http.server\nhttp.server.test(http.server.SimpleHTTPRequestHandler, port=8000, bind="0.0.0.0")\n')
   fs.symlinkSync('../server.py', path.join(context, 'app/nested/link'))
   const template = Template({ fileContextPath: context })
     .fromImage(image('debian:12'))
@@ -43,7 +43,7 @@ test('the port of the start command answers at once', async () => {
 
 test('the copied tree kept its dot file, link and mode', async () => {
   const out = (await sandbox.commands.run('pwd; cat .hidden; readlink nested/link; stat -c "%a %U:%G" server.py nested .')).stdout
-  assert.deepEqual(out.split('\n'), ['/srv/app', 'hidden../server.py', '750 user:user', '750 user:user', '755 user:user', ''].flatMap((l) => l))
+  assert.deepEqual(out.split('\n'), ['/srv/app', 'hidden../server.py', '750 user:user', '750 user:user', '750 user:user', ''])
 })
 
 test('the distribution runs as a user expects', async () => {
@@ -55,7 +55,7 @@ test('the distribution runs as a user expects', async () => {
   assert.equal(await run('cat /etc/tmpfiles.d/fuse.conf; stat -c %a /dev/fuse'), 'z /dev/fuse 0666 root root -\n666')
   assert.equal(await run('echo $IMAGE_ENV'), 'from-the-image')
   assert.equal(await run('pgrep -f "python3 server.py" | wc -l').then(Number) > 0, true)
-  assert.equal(await run('systemctl is-active envd'), 'active')
+  assert.equal(await run('sudo systemctl is-active envd'), 'active')
   assert.match(await run('cat /run/e2b/.E2B_SANDBOX_ID'), new RegExp(`^${sandbox.sandboxId}$`))
 })
 
