@@ -6,7 +6,9 @@
  *    would not load elsewhere;
  *  - send-configuration=off in both directions lets xen-save-devices-state streams be loaded later (pausing);
  *  - a guest whose TSC calibration fails under load hangs: tsc_early_khz; TSC is then also declared reliable, for
- *    microvm has no other clock to compare it with.
+ *    microvm has no other clock to compare it with;
+ *  - under emulation the guest's mitigations for speculation protect nothing and cost everything: page-table isolation
+ *    empties the emulated TLB at each system call (docs/decisions.md 6).
  */
 #include "vm/qemu.h"
 
@@ -60,6 +62,8 @@ char *qemu_kernel_command_line(const struct qemu_options *o)
                  streq(o->arch, "aarch64") ? "ttyAMA0" : "ttyS0");
         if (o->tsc_khz && streq(o->arch, "x86_64"))
                 buf_addf(&b, " tsc_early_khz=%llu tsc=reliable", (unsigned long long)o->tsc_khz);
+        if (streq(o->backend, "tcg"))
+                buf_adds(&b, " mitigations=off");
         buf_addf(&b, " vmon.mode=%s", o->mode);
         if (o->init)
                 buf_addf(&b, " vmon.init=%s", o->init);

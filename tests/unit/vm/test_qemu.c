@@ -71,7 +71,11 @@ static void boots_with_kernel_and_command_line(void **state)
         assert_string_equal(value(argv, "-kernel", ""), "/kit/vmlinuz");
         assert_string_equal(value(argv, "-initrd", ""), "/kit/initramfs");
         assert_string_equal(value(argv, "-append", ""), "console=ttyS0 quiet net.ifnames=0 reboot=t panic=-1 "
-                            "tsc_early_khz=2445406 tsc=reliable vmon.mode=root vmon.init=/sbin/init");
+                            "tsc_early_khz=2445406 tsc=reliable mitigations=off vmon.mode=root vmon.init=/sbin/init");
+        o.backend = "kvm";
+        qemu_argv_free(argv);
+        argv = argv_of(&o);
+        assert_null(strstr(value(argv, "-append", ""), "mitigations"));
         assert_string_equal(value(argv, "-L", ""), "/kit/share");
         assert_null(value(argv, "-incoming", ""));
         assert_non_null(value(argv, "-object", "memory-backend-ram,id=ram,size=512M"));
