@@ -75,6 +75,7 @@ static void forget(struct watch *w, struct directory *d)
 {
         free(d->relative);
         *d = w->directories[--w->count];
+        w->directories[w->count] = (struct directory){};
 }
 
 static int add(struct watch *w, const char *relative, bool synthetic)

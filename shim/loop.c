@@ -139,7 +139,7 @@ int shim_loop(struct shim *s)
                         s->client_count < SHIM_CLIENTS_MAX ? s->listen_fd : -1, s->monitor.fd, s->console_fd, s->errors_fd,
                         s->share_errors_fd, s->timer_fd, s->signal_fd, s->qemu_pidfd, s->virtiofsd_pidfd};
 
-                if (need > capacity) {
+                if (!fds || need > capacity) {
                         capacity = need + 16;
                         fds = xreallocarray(fds, capacity, sizeof *fds);
                 }

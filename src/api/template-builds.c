@@ -25,7 +25,7 @@ static int find_build(struct template_service *s, const struct team *team, const
         CLEANUP(cleanup_build) struct build_record *b = NULL;
         int r = template_by_id(s, template_id, "Template '%s' not found", &t, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = records_build_get(s->records, build_id, &b, err);
         if (r < 0)
                 return r;
@@ -178,9 +178,9 @@ static int followed_build(struct template_service *s, const struct api_request *
         if (!uuid_valid(build_id))
                 return error_set(err, ERROR_INVALID, "Invalid build id");
         r = records_build_get(s->records, build_id, &b, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_template_get(s->records, b->template_id, &t, err);
-        if (r == -ENOENT || (r == 0 && !streq(t->id, template_id)))
+        if (r == -ENOENT || (r >= 0 && !streq(t->id, template_id)))
                 return error_set(err, ERROR_INVALID, "Build '%s' not found", build_id);
         if (r < 0)
                 return r;
@@ -222,14 +222,14 @@ HANDLER(templates_status)
         int level = 0, r = query_integer(query, "logsOffset", 0, INT32_MAX, &offset, err);
         size_t count;
 
-        if (r == 0)
+        if (r >= 0)
                 r = query_integer(query, "limit", 0, LOG_PAGE, &limit, err);
-        if (r == 0)
+        if (r >= 0)
                 r = query_choice(query, "level", level_names, &level, err);
         /* The status before the log: a terminal one must not hide lines (template-api 4.6). */
-        if (r == 0)
+        if (r >= 0)
                 r = followed_build(s, request, &b, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_log_read(s->records, b->id, level, (size_t)offset, (size_t)limit, &entries, &count, err);
         if (r < 0)
                 return r;
@@ -291,11 +291,11 @@ HANDLER(templates_logs)
         json_t *array;
         int r = logs_query_parse(request->http->query, &q, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = followed_build(s, request, &b, err);
-        if (r == 0)
+        if (r >= 0)
                 r = logs_window(s, b->id, &q, &offset, &limit, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_log_read(s->records, b->id, q.level, offset, limit, &entries, &count, err);
         if (r < 0)
                 return r;

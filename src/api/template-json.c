@@ -103,9 +103,9 @@ int template_list_json(struct template_service *s, const struct template_record 
         char **names;
         int r = records_build_of_tag(s->records, t, NAME_TAG_DEFAULT, &b, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = default_status(s, t, &status, err);
-        if (r == 0)
+        if (r >= 0)
                 r = records_template_names(s->records, t, &names, err);
         if (r < 0)
                 return r;

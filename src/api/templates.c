@@ -26,7 +26,7 @@ int template_service_new(const struct template_settings *settings, struct templa
         while (str_ends(s->public_url, "/"))
                 s->public_url[strlen(s->public_url) - 1] = '\0';
         r = uploads_clean(s, err);
-        if (r == 0)
+        if (r >= 0)
                 r = keeper_start(s, err);
         if (r < 0)
                 template_service_free(s);
@@ -210,11 +210,11 @@ static HANDLER(get)
         bool more;
         int r = page_query(request->http->query, &limit, &cursor, &cursor_id, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = template_by_id(s, request->params[0], "Template %s not found", &t, err);
-        if (r == 0 && !streq(t->team_id, team->id))
+        if (r >= 0 && !streq(t->team_id, team->id))
                 r = error_set(err, ERROR_FORBIDDEN, "You don't have access to this sandbox template (%s)", t->id);
-        if (r == 0)
+        if (r >= 0)
                 r = records_build_list(s->records, t->id, cursor_id ? &cursor : NULL, limit, &builds, &count, &more, err);
         if (r < 0)
                 return r;
@@ -247,7 +247,7 @@ static HANDLER(patch_v2)
         json_t *array;
         int r = update(s, request, &t, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = records_template_names(s->records, t, &names, err);
         if (r < 0)
                 return r;
@@ -277,7 +277,7 @@ static HANDLER(delete)
         char **builds;
         int r = template_by_reference(s, request->team, request->params[0], "Invalid template ID", &t, NULL, err);
 
-        if (r == 0)
+        if (r >= 0)
                 r = records_template_delete(s->records, t->id, &builds, err);
         if (r < 0)
                 return r;

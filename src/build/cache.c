@@ -25,6 +25,7 @@ struct entry {
         int64_t used_ns;
         uint64_t bytes;
         unsigned pins;
+        bool doomed; /* inside drop() */
 };
 
 struct build_cache {
@@ -79,26 +80,48 @@ static void add(struct build_cache *c, struct entry *e)
         c->bytes += e->bytes;
 }
 
+static bool stands_on_doomed(const struct build_cache *c, const struct entry *e)
+{
+        for (size_t i = 0; i < c->count; i++)
+                if (c->entries[i]->doomed && streq(c->entries[i]->key, e->parent_key))
+                        return true;
+        return false;
+}
+
+/* The layers on a doomed one are doomed. */
+static void doom_children(struct build_cache *c)
+{
+        bool more = true;
+
+        while (more) {
+                more = false;
+                for (size_t i = 0; i < c->count; i++)
+                        if (!c->entries[i]->doomed && stands_on_doomed(c, c->entries[i]))
+                                c->entries[i]->doomed = more = true;
+        }
+}
+
+static void drop_at(struct build_cache *c, size_t i)
+{
+        struct entry *e = c->entries[i];
+        CLEANUP_FREE char *path = entry_path(c, e->key, NULL);
+
+        c->entries[i] = c->entries[--c->count];
+        c->bytes -= e->bytes;
+        entry_free(e);
+        tree_remove(path, NULL);
+}
+
 /* Takes a layer and all that stands on it out of the index and off the disk. */
 static void drop(struct build_cache *c, struct entry *e)
 {
-        CLEANUP_FREE char *path = entry_path(c, e->key, NULL);
-
-        for (size_t i = 0; i < c->count; i++)
-                if (c->entries[i] == e) {
-                        c->entries[i] = c->entries[--c->count];
-                        break;
-                }
-        c->bytes -= e->bytes;
-        tree_remove(path, NULL);
+        e->doomed = true;
+        doom_children(c);
         for (size_t i = 0; i < c->count;)
-                if (streq(c->entries[i]->parent_key, e->key)) {
-                        drop(c, c->entries[i]);
-                        i = 0; /* the order changed */
-                } else {
+                if (c->entries[i]->doomed)
+                        drop_at(c, i); /* another one is at i now */
+                else
                         i++;
-                }
-        entry_free(e);
 }
 
 static bool has_child(const struct build_cache *c, const struct entry *e)

@@ -111,7 +111,7 @@ static int take_blob(struct import *m, const char *digest, uint64_t size)
         add_blob(m, digest);
         if (blob_present(m->options->cache_dir, digest, size))
                 return 0;
-        strcpy(expected, digest);
+        snprintf(expected, sizeof(expected), "%s", digest);
         return take_file(m, path, expected);
 }
 

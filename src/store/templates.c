@@ -300,9 +300,9 @@ int records_template_delete(struct records *r, const char *id, char ***ret_build
         CLEANUP_FREE char *prefix = xasprintf("tag/%s/", id);
         int x = records_retry(r, err, delete_once(r, id, err));
 
-        if (x == 0)
+        if (x >= 0)
                 x = template_load(r, id, &t, NULL, err);
-        if (x == 0)
+        if (x >= 0)
                 x = records_scan(r, prefix, NULL, delete_tag_row, r, err);
         return x < 0 ? x : fail_active(r, t, ret_builds, err);
 }

@@ -220,7 +220,7 @@ static int parse_parts(const json_t *j, struct vm_manifest *m, struct error *err
                 const char *name = json_str(one, "name"), *sha256 = json_str(one, "sha256");
                 json_int_t size = json_int(one, "size", -1);
 
-                if (!streq(name, part_names[i]) || size < 0 || !sha256 || !str_is_hex(sha256, 64))
+                if (i >= PART_COUNT || !streq(name, part_names[i]) || size < 0 || !sha256 || !str_is_hex(sha256, 64))
                         return bad(err, "parts");
                 m->parts[i].name = xstrdup(name);
                 m->parts[i].size = (uint64_t)size;
@@ -287,8 +287,8 @@ int vm_manifest_read(const char *build_dir, struct vm_manifest *ret, struct erro
 
 static int verify_hash(const struct manifest_part *part, int fd, struct error *err)
 {
-        uint64_t size;
-        char hex[65];
+        uint64_t size = 0;
+        char hex[65] = "";
         int r = hash_file(fd, &size, hex);
 
         if (r < 0)

@@ -127,7 +127,7 @@ static int visit(struct walk *w, const char *name)
         if (r < 0)
                 return r;
         r = visit_dependencies(w, line);
-        w->depth--; /* of a failed walk too: the names on the stack are the callers' own */
+        w->stack[--w->depth] = NULL; /* after a failed walk too: the name is the caller's */
         if (r < 0)
                 return r;
         if (w->n == MODULES_MAX)
