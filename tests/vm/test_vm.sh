@@ -19,7 +19,7 @@ cp "$(command -v busybox)" "$root/bin/busybox"
 for applet in $("$root/bin/busybox" --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
 echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"
-[ -z "${VMON_AGENT:-}" ] || install -m 0777 "$VMON_AGENT" "$root/usr/bin/envd"
+install -m 0777 "${VMON_AGENT:-$(dirname "$shim")/vmon-agent}" "$root/usr/bin/envd" || exit 1 # what finalize boots
 mke2fs -q -F -t ext4 -d "$root" "$tmp/rootfs.img" 64M || exit 1
 mkdir "$tmp/share"
 tar -C "$root" --numeric-owner --owner=0 --group=0 -cf "$tmp/share/layer.tar" . || exit 1
