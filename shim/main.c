@@ -96,6 +96,7 @@ static int start(struct shim *s, struct error *err)
                 return r;
         if (expires > 0 && (r = shim_set_timer(s, expires)) < 0)
                 return error_errno(err, r, "set the expiry");
+        s->end_on_full = json_bool(s->config, "end_on_full", false);
         json_decref(s->config);
         s->config = NULL;
         return 0;
@@ -167,14 +168,14 @@ static void clean_up(struct shim *s)
 /* QEMU ended before its monitor spoke: what it printed is the reason. */
 static void report_early_end(struct shim *s)
 {
-        CLEANUP_FREE char *errors = ring_text(&s->errors);
+        CLEANUP_FREE char *text = ring_text(&s->errors), *errors = str_one_line(text);
         struct error err = {};
 
         if (s->monitor.ready)
                 return;
         error_set(&err, ERROR_UNAVAILABLE, "QEMU ended while starting (%s %d): %s",
                   WIFSIGNALED(s->qemu_status) ? "signal" : "status",
-                  WIFSIGNALED(s->qemu_status) ? WTERMSIG(s->qemu_status) : WEXITSTATUS(s->qemu_status), str_trim(errors));
+                  WIFSIGNALED(s->qemu_status) ? WTERMSIG(s->qemu_status) : WEXITSTATUS(s->qemu_status), errors);
         client_started(s, &err);
 }
 

@@ -73,6 +73,8 @@ static void handle_line(struct shim *s, const json_t *line)
         case QMP_EVENT:
                 if (streq(q.text, "SHUTDOWN") && json_bool(q.value, "guest", false))
                         s->monitor.guest_shutdown = true;
+                if (streq(q.text, "BLOCK_IO_ERROR") && json_bool(q.value, "nospace", false) && s->end_on_full)
+                        shim_end(s, "disk-full");
                 client_qmp_event(s, line);
                 break;
         case QMP_UNKNOWN:

@@ -72,6 +72,7 @@ struct shim {
         int64_t expires_at_ns;
         bool ending;
         const char *reason;    /* why it was ended: "killed", "expired"; NULL = by itself */
+        bool end_on_full;  /* a write that the host's disk has no room for ends the VM, instead of stopping it until there is */
         char *kill_reason;
         int qemu_status;       /* of waitpid */
         bool qemu_reaped;

@@ -128,6 +128,16 @@ static int start(struct template_service *s, const char *build_id, struct error 
         return r < 0 && err->kind == ERROR_CONFLICT ? error_set(err, ERROR_INVALID, "build is not in waiting state") : r;
 }
 
+/* A build that cannot begin is refused before it leaves its waiting state, so that it can be triggered after the mend. */
+static int builder_there(struct template_service *s, struct error *err)
+{
+        const char *backend;
+
+        if (!s->queue)
+                return error_set(err, ERROR_UNAVAILABLE, "this node cannot build; 'vmon doctor' tells why");
+        return s->need_backend ? s->need_backend(s->need_backend_data, &backend, err) : 0;
+}
+
 HANDLER(templates_trigger)
 {
         struct template_service *s = data;
@@ -150,8 +160,9 @@ HANDLER(templates_trigger)
         r = build_template_version(http_headers_get(&request->http->headers, "User-Agent"), &version, err);
         if (r < 0)
                 return r;
-        if (!s->queue)
-                return error_set(err, ERROR_UNAVAILABLE, "no builder is available: this node cannot build; 'vmon doctor' tells why");
+        r = builder_there(s, err);
+        if (r < 0)
+                return error_wrap(err, r, "no builder is available");
         job = new_job(team, b, version);
         job->plan = plan;
         plan = (struct build_plan){};

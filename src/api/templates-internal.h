@@ -16,6 +16,8 @@ struct template_service {
         unsigned char upload_key[SECRET_LEN];
 
         struct build_queue *queue; /* set once, before requests come */
+        int (*need_backend)(void *data, const char **ret, struct error *err);
+        void *need_backend_data;
 
         /* build-keeper.c */
         pthread_mutex_t lock; /* of all below */

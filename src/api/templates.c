@@ -22,6 +22,8 @@ int template_service_new(const struct template_settings *settings, struct templa
         s->data_dir = xstrdup(settings->data_dir);
         s->public_url = xstrdup(settings->public_url);
         s->node = xstrdup(settings->node);
+        s->need_backend = settings->need_backend;
+        s->need_backend_data = settings->need_backend_data;
         secret_derive(settings->root_secret, "vmon upload v1", s->upload_key);
         while (str_ends(s->public_url, "/"))
                 s->public_url[strlen(s->public_url) - 1] = '\0';

@@ -24,6 +24,9 @@ struct template_settings {
         const char *public_url;           /* without a slash at the end; upload links are made from it */
         const unsigned char *root_secret; /* SECRET_LEN bytes */
         const char *node;                 /* name of this node, kept with each build */
+        /* Can builds begin now? The error (UNAVAILABLE: 503) names the mend. NULL: always. Any thread. */
+        int (*need_backend)(void *data, const char **ret, struct error *err);
+        void *need_backend_data;
 };
 
 struct template_service;

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/mem.h"
 
 bool streq(const char *a, const char *b)
 {
@@ -48,6 +50,32 @@ char *str_trim(char *s)
                 n--;
         s[n] = '\0';
         return s;
+}
+
+char *str_one_line(const char *s)
+{
+        CLEANUP_BUF struct buf out = {};
+        bool broken = false;
+        size_t blanks = 0;
+
+        for (; *s; s++) {
+                unsigned char c = (unsigned char)*s;
+
+                if (c == '\n' || c == '\r') {
+                        broken = true;
+                } else if (c <= ' ' || c == 0x7f) {
+                        blanks++;
+                } else {
+                        if (broken && out.len)
+                                buf_add(&out, " | ", 3);
+                        for (; !broken && blanks && out.len; blanks--)
+                                buf_add(&out, " ", 1);
+                        buf_add(&out, s, 1);
+                        broken = false;
+                        blanks = 0;
+                }
+        }
+        return xstrdup(buf_str(&out));
 }
 
 bool str_is_hex(const char *s, size_t len)

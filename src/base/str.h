@@ -6,6 +6,10 @@
 #include <stdint.h>
 
 bool streq(const char *a, const char *b); /* NULL equals only NULL */
+/* A copy on one line, for a message: blanks at both ends are dropped, each run of line breaks (with the blanks around it)
+ * becomes " | ", other control characters become blanks. free() it. */
+char *str_one_line(const char *s);
+
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 

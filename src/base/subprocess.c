@@ -1,5 +1,8 @@
 #include "base/subprocess.h"
 
+#include "base/cleanup.h"
+#include "base/str.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -108,18 +111,24 @@ static void communicate(struct pipes *p, const char *input, size_t len, struct b
 
 static int result(const char *name, int status, struct buf *errors, struct error *err)
 {
-        char *text;
+        CLEANUP_FREE char *text = NULL;
+        bool full;
+        int r;
 
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
                 return 0;
         if (errors->len > STDERR_KEEP)
                 buf_consume(errors, errors->len - STDERR_KEEP);
-        while (errors->len && errors->data[errors->len - 1] == '\n')
-                errors->data[--errors->len] = '\0';
-        text = errors->data ? errors->data : "";
+        text = str_one_line(buf_str(errors));
+        /* Programs tell of a full disk in words only; callers know it by the number. */
+        full = strstr(text, "No space left on device") != NULL;
         if (WIFEXITED(status))
-                return error_set(err, ERROR_INTERNAL, "%s: exit status %d: %s", name, WEXITSTATUS(status), text);
-        return error_set(err, ERROR_INTERNAL, "%s: killed by signal %d: %s", name, WTERMSIG(status), text);
+                r = error_set(err, full ? ERROR_UNAVAILABLE : ERROR_INTERNAL, "%s: exit status %d: %s", name, WEXITSTATUS(status), text);
+        else
+                r = error_set(err, ERROR_INTERNAL, "%s: killed by signal %d: %s", name, WTERMSIG(status), text);
+        if (full && err)
+                err->number = ENOSPC;
+        return full ? -ENOSPC : r;
 }
 
 int subprocess_feed(const char *const argv[], const void *input, size_t len, struct buf *out, struct error *err)

@@ -83,7 +83,7 @@ struct build_events {
 struct build_settings {
         const char *data_dir;      /* builds/, cache/, files/ below it */
         const char *kit_root;
-        const char *backend;       /* "kvm" or "tcg" */
+        const char *hypervisor;    /* "auto", "kvm" or "tcg": chosen anew for each build, by its kit */
         const char *cpu_model;     /* or NULL */
         int network;               /* enum vm_network */
         struct oci_options oci;

@@ -142,7 +142,7 @@ static int write_manifest(struct pipeline *p, const char *dir, struct error *err
         struct vm_manifest m = {};
         int r;
 
-        vm_manifest_describe(&m, p->kit, s->backend, s->cpu_model, p->job->vcpus, p->job->memory_mb);
+        vm_manifest_describe(&m, p->kit, p->backend, s->cpu_model, p->job->vcpus, p->job->memory_mb);
         r = vm_manifest_write(dir, &m, err);
         vm_manifest_free(&m);
         return r;
@@ -195,7 +195,6 @@ static int publish(struct pipeline *p, const char *tmp, struct build_outcome *o,
 int pipeline_finalize(struct pipeline *p, struct build_outcome *ret, struct error *err)
 {
         CLEANUP_FREE char *name = xasprintf("%s.tmp", p->job->build_id);
-        CLEANUP_FREE char *tmp = build_path(p->run->settings, "builds", name);
         char scripts[BUILD_KEY_LEN + 1], key[BUILD_KEY_LEN + 1];
         struct build_outcome o = {};
         int r;
@@ -204,20 +203,20 @@ int pipeline_finalize(struct pipeline *p, struct build_outcome *ret, struct erro
         build_key_finalize(p->key, scripts, key);
         pipeline_log_layer(p, false, "finalize", "Finalizing template build", key);
         choose_commands(p, &o);
-        tree_remove(tmp, NULL);
-        r = dir_make(tmp, 0755, err);
+        p->unpublished = build_path(p->run->settings, "builds", name);
+        tree_remove(p->unpublished, NULL);
+        r = dir_make(p->unpublished, 0755, err);
         if (r >= 0)
-                r = run_guest(p, tmp, &o, err);
+                r = run_guest(p, p->unpublished, &o, err);
         if (r >= 0)
-                r = capture(p, tmp, err);
+                r = capture(p, p->unpublished, err);
         if (r >= 0)
-                r = publish(p, tmp, &o, err);
-        guest_stop(p);
-        if (r < 0) {
-                tree_remove(tmp, NULL);
+                r = publish(p, p->unpublished, &o, err);
+        if (r < 0) { /* the guest stays for the explanation of the failure */
                 build_outcome_free(&o);
                 return r;
         }
+        guest_stop(p);
         *ret = o;
         return 0;
 }

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "build/limits.h"
 
 #include "build/pipeline.h"
@@ -53,7 +54,7 @@ int guest_start(struct pipeline *p, const struct guest_boot *b, struct error *er
                 .id = id,
                 .dir = p->vm_dir,
                 .kit = p->kit,
-                .backend = s->backend,
+                .backend = p->backend,
                 .cpu_model = s->cpu_model,
                 .vcpus = p->job->vcpus,
                 .memory_mib = b->memory_mib,
@@ -78,9 +79,13 @@ int guest_start(struct pipeline *p, const struct guest_boot *b, struct error *er
         r = vm_boot(&c, &p->vm, err);
         if (r < 0) {
                 build_run_vm(p->run, NULL);
-                return error_wrap(err, r, "starting the build VM");
+                return error_wrap(err, r, "starting the build VM (kit %s; 'vmon kit' repairs a damaged one, 'vmon doctor' checks the rest)",
+                                  p->kit->version);
         }
         r = guest_await(p, b->agent_mode, err);
+        if (r < 0 && r != -ECANCELED && !build_run_stopped(p->run) && streq(b->agent_mode, "initramfs"))
+                return error_wrap(err, r, "the kernel of kit %s did not boot ('vmon kit' repairs a damaged kit, 'vmon doctor' checks "
+                                  "the hypervisor)", p->kit->version);
         if (r >= 0)
                 r = set_clock(p, err);
         return r;

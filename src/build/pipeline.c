@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include "build/limits.h"
 
 #define LAYER_HASH_SHOWN 12
+/* From the end of QEMU's sockets to that of its shim. */
+#define END_WAIT_MS 1000
 
 const char **pipeline_chain(const struct pipeline *p, const char *top)
 {
@@ -118,7 +121,7 @@ void pipeline_log_layer(const struct pipeline *p, bool cached, const char *prefi
 static int prepare(struct pipeline *p, struct error *err)
 {
         const struct build_settings *s = p->run->settings;
-        CLEANUP_FREE char *files = NULL;
+        CLEANUP_FREE char *files = NULL, *cache = build_path(s, "cache", NULL);
         struct utsname u;
         int r;
 
@@ -130,7 +133,10 @@ static int prepare(struct pipeline *p, struct error *err)
         if (r < 0)
                 return r;
         uname(&u);
-        return kit_open(s->kit_root, u.machine, NULL, &p->kit, err);
+        r = kit_open(s->kit_root, u.machine, NULL, &p->kit, err);
+        if (r < 0)
+                return r;
+        return hypervisor_select(p->kit, s->hypervisor, cache, &p->backend, NULL, err);
 }
 
 /* The uploaded archives of this build appear in the guest's share. One that is missing fails its own step. */
@@ -160,6 +166,8 @@ static void clean_up(struct pipeline *p)
         free(p->layers);
         if (p->scratch)
                 tree_remove(p->scratch, NULL);
+        if (p->unpublished)
+                tree_remove(p->unpublished, NULL);
         kit_free(p->kit);
         build_context_free(&p->context);
         json_decref(p->image_env);
@@ -167,8 +175,42 @@ static void clean_up(struct pipeline *p)
         free(p->init);
         free(p->top);
         free(p->scratch);
+        free(p->unpublished);
         free(p->share);
         free(p->vm_dir);
+}
+
+/* The machine's end behind a failed call; what the step itself says (INVALID) needs no waiting for one. */
+static void explain_end(struct pipeline *p, int r, struct error *err)
+{
+        CLEANUP_FREE char *why = NULL;
+        bool full = false;
+
+        if (!p->vm || !vm_end_reason(p->vm, err->kind == ERROR_INVALID ? 0 : END_WAIT_MS, &why, &full))
+                return;
+        if (!strstr(err->message, why))
+                error_wrap(err, r, "the build VM has ended: %s", why);
+        if (full)
+                err->number = ENOSPC;
+}
+
+/* Before anything is cleaned up: what the host has to do with the failure, and the mend (issue: bad input). */
+static int explain(struct pipeline *p, int r, struct error *err)
+{
+        const char *data = p->run->settings->data_dir;
+        unsigned long long left = 0;
+        struct statvfs s;
+
+        if (build_run_stopped(p->run))
+                return r;
+        explain_end(p, r, err);
+        if (err->number != ENOSPC && err->number != EDQUOT)
+                return r;
+        if (statvfs(data, &s) == 0)
+                left = (unsigned long long)s.f_bavail * s.f_frsize >> 20;
+        err->kind = ERROR_UNAVAILABLE;
+        return error_wrap(err, r, "the disk of this node is full (%s has %llu MB left; free some, for example with 'vmon admin gc' or a "
+                          "smaller --step-cache-mb, and build again)", data, left);
 }
 
 static int run_phases(struct pipeline *p, struct build_outcome *ret, struct error *err)
@@ -197,6 +239,8 @@ int build_run_pipeline(struct build_run *run, struct build_outcome *ret, struct 
 
         build_log(&run->log, LOG_LEVEL_INFO, "Building template %s/%s", run->job->template_id, run->job->build_id);
         r = run_phases(&p, ret, err);
+        if (r < 0)
+                r = explain(&p, r, err);
         clean_up(&p);
         return r;
 }

@@ -15,7 +15,9 @@ struct pipeline {
         struct build_run *run;
         struct build_job *job;
         struct kit *kit;
+        const char *backend; /* "kvm" or "tcg" */
         char *scratch;     /* scratch/<buildID>: everything temporary of this build */
+        char *unpublished; /* builds/<buildID>.tmp while it is being made */
         char *share;       /* scratch/<buildID>/share: what the guest sees read-only */
         bool force;        /* no cache from here on (template-api 5.3) */
 

@@ -373,7 +373,7 @@ static void copy_settings(struct build_queue *q, const struct build_settings *s)
         q->settings = *s;
         q->settings.data_dir = xstrdup(s->data_dir);
         q->settings.kit_root = xstrdup_or_null(s->kit_root);
-        q->settings.backend = xstrdup_or_null(s->backend);
+        q->settings.hypervisor = xstrdup(s->hypervisor ? s->hypervisor : "auto");
         q->settings.cpu_model = xstrdup_or_null(s->cpu_model);
         q->settings.oci.cache_dir = xstrdup_or_null(s->oci.cache_dir);
         q->settings.oci.mirror = xstrdup_or_null(s->oci.mirror);
@@ -385,7 +385,7 @@ static void free_settings(struct build_queue *q)
 {
         free((char *)q->settings.data_dir);
         free((char *)q->settings.kit_root);
-        free((char *)q->settings.backend);
+        free((char *)q->settings.hypervisor);
         free((char *)q->settings.cpu_model);
         free((char *)q->settings.oci.cache_dir);
         free((char *)q->settings.oci.mirror);

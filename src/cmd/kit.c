@@ -56,6 +56,19 @@ static void print_line(const char *line)
         fprintf(stderr, "vmon kit: %s\n", line);
 }
 
+/* The versions before. A failure leaves them: nothing that was asked for failed. */
+static void collect(const char *kit_dir, const char *data_dir, const char *arch)
+{
+        CLEANUP_FREE char *secret = path_join(data_dir, "root-secret");
+        struct error err = {};
+        int r = path_exists(secret) ? kit_add_user(kit_dir, data_dir, &err) : 0;
+
+        if (r >= 0)
+                r = kit_collect(kit_dir, arch, true, print_line, &err);
+        if (r < 0)
+                fprintf(stderr, "vmon kit: older versions stay: %s\n", err.message);
+}
+
 int cmd_kit(int argc, char **argv)
 {
         struct options o = {};
@@ -75,5 +88,6 @@ int cmd_kit(int argc, char **argv)
                 fprintf(stderr, "vmon kit: %s\n", err.message);
                 return 1;
         }
+        collect(o.kit_dir ? o.kit_dir : kit_dir, o.data_dir ? o.data_dir : data_dir, o.arch);
         return 0;
 }

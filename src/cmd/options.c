@@ -32,8 +32,8 @@ static const struct argp_option options[] = {
         { "cluster-listen", OPT_CLUSTER_LISTEN, "ADDR:PORT", 0, "vmon admin (default 127.0.0.1:7947)", 0 },
         { "public-url", OPT_PUBLIC_URL, "URL", 0, "what clients reach; upload links are made from it", 0 },
         { "domain", OPT_DOMAIN, "NAME", 0, "base domain of sandbox host names", 0 },
-        { "tls-cert", OPT_TLS_CERT, "FILE", 0, "serve TLS (not in this release)", 0 },
-        { "tls-key", OPT_TLS_KEY, "FILE", 0, "serve TLS (not in this release)", 0 },
+        { "tls-cert", OPT_TLS_CERT, "FILE", 0, "serve TLS with this certificate chain (PEM)", 0 },
+        { "tls-key", OPT_TLS_KEY, "FILE", 0, "its private key (PEM)", 0 },
         { "kit-dir", OPT_KIT_DIR, "DIR", 0, "the guest kit (default DATA/kit)", 0 },
         { "store", OPT_STORE, "URL", 0, "where records are kept (default sqlite:DATA/vmon.db)", 0 },
         { "node-name", OPT_NODE_NAME, "NAME", 0, "name of this node (default: the host's)", 0 },
@@ -151,8 +151,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                 set(&o->public_url, arg);
                 return 0;
         case OPT_DOMAIN: set(&o->domain, arg); return 0;
-        case OPT_TLS_CERT:
-        case OPT_TLS_KEY: not_here(state, key == OPT_TLS_CERT ? "tls-cert" : "tls-key", "let a reverse proxy end TLS, and give its address as --public-url"); return 0;
+        case OPT_TLS_CERT: set(&o->tls_cert, arg); return 0;
+        case OPT_TLS_KEY: set(&o->tls_key, arg); return 0;
         case OPT_KIT_DIR: set(&o->kit_dir, arg); return 0;
         case OPT_STORE:
                 if (!str_starts(arg, "sqlite:"))
@@ -177,6 +177,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         case OPT_LOG_LEVEL:
         case OPT_LOG_FORMAT: parse_log(key, state, arg, o); return 0;
         case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
+        case ARGP_KEY_END:
+                if (!o->tls_cert != !o->tls_key)
+                        argp_error(state, "--tls-cert and --tls-key belong together: give both, or neither");
+                return 0;
         default: return ARGP_ERR_UNKNOWN;
         }
 }
@@ -248,6 +252,8 @@ void serve_options_free(struct serve_options *o)
         free(o->data_dir);
         free(o->public_url);
         free(o->domain);
+        free(o->tls_cert);
+        free(o->tls_key);
         free(o->kit_dir);
         free(o->store_url);
         free(o->node_name);

@@ -19,6 +19,7 @@ struct serve_options { /* strings are owned; those that may be NULL say so */
         struct serve_address listen, cluster_listen;
         char *public_url;           /* NULL: made from the listener */
         char *domain;               /* or NULL */
+        char *tls_cert, *tls_key;   /* both or none */
         char *kit_dir;
         char *store_url;
         char *node_name;

@@ -10,6 +10,7 @@
  * live on; the next start adopts them.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@
 #include "cmd/notify.h"
 #include "cmd/options.h"
 #include "http/server.h"
+#include "http/tls.h"
 #include "sandbox/proxy.h"
 #include "sandbox/sandbox.h"
 #include "store/records.h"
@@ -55,7 +57,9 @@ struct server {
         unsigned char root_secret[SECRET_LEN];
         char *cluster_token;
         char *public_url;
-        const char *backend; /* NULL: no kit, nothing can run */
+        pthread_mutex_t backend_lock;
+        const char *backend; /* NULL while there is no kit; see need_backend() */
+        void *tls;           /* or NULL */
         struct store *store;
         struct records *records;
         struct template_service *templates;
@@ -102,23 +106,60 @@ static int make_default_team(struct server *s, struct error *err)
         return r;
 }
 
-/* Without a kit the server runs, so that templates can be looked at and keys made, but starts no machine. */
-static int choose_backend(struct server *s, struct error *err)
+/* The kit that is current now, and with the first one the backend. */
+static int open_kit(struct server *s, struct kit **ret, struct error *err)
 {
         struct utsname machine;
-        struct kit *kit = NULL;
-        struct error why = {};
-        CLEANUP_FREE char *cache = path_join(s->options.data_dir, "cache"), *reason = NULL;
         uname(&machine);
-        if (kit_open(s->options.kit_dir, machine.machine, NULL, &kit, &why) < 0) {
-                log_warn("nothing can be built or started here: %s; then start 'vmon serve' again", why.message);
-                return 0;
-        }
+        return kit_open(s->options.kit_dir, machine.machine, NULL, ret, err);
+}
+
+static int choose_backend(struct server *s, const struct kit *kit, struct error *err)
+{
+        CLEANUP_FREE char *cache = path_join(s->options.data_dir, "cache"), *reason = NULL;
         int r = hypervisor_select(kit, s->options.hypervisor, cache, &s->backend, &reason, err);
         if (r == 0)
                 log_info("hypervisor: %s (%s); kit %.12s", s->backend, reason ? reason : "as asked", kit->version);
-        kit_free(kit);
         return r;
+}
+
+/* Asked when a build or a sandbox is to be started: a kit that was prepared after the start is found then. ERROR_UNAVAILABLE
+ * with the mend while there is no whole one. Any thread. */
+static int need_backend(void *data, const char **ret, struct error *err)
+{
+        struct server *s = data;
+        CLEANUP(cleanup_kit) struct kit *kit = NULL;
+        int r = open_kit(s, &kit, err);
+        if (r < 0)
+                return r;
+        pthread_mutex_lock(&s->backend_lock);
+        if (!s->backend)
+                r = choose_backend(s, kit, err);
+        if (r == 0)
+                *ret = s->backend;
+        pthread_mutex_unlock(&s->backend_lock);
+        return r;
+}
+
+static void log_kit_line(const char *line)
+{
+        log_info("kit: %s", line);
+}
+
+/* Without a kit the server runs, so that templates can be looked at and keys made, but starts no machine. */
+static int prepare_kit(struct server *s, struct error *err)
+{
+        CLEANUP(cleanup_kit) struct kit *kit = NULL;
+        struct error why = {};
+        if (kit_add_user(s->options.kit_dir, s->options.data_dir, &why) < 0)
+                log_warn("%s; 'vmon kit' will keep all versions, or remove one that is needed here", why.message);
+        else if (kit_collect(s->options.kit_dir, NULL, false, log_kit_line, &why) < 0)
+                log_warn("%s", why.message);
+        if (open_kit(s, &kit, &why) < 0) {
+                log_warn("nothing can be built or started here: %s", why.message);
+                return 0;
+        }
+        return choose_backend(s, kit, err);
 }
 
 static void warn_about_network(const struct server *s)
@@ -144,12 +185,14 @@ static int open_builds(struct server *s, struct error *err)
                 .public_url = s->public_url,
                 .root_secret = s->root_secret,
                 .node = s->options.node_name,
+                .need_backend = need_backend,
+                .need_backend_data = s,
         };
         CLEANUP_FREE char *oci_cache = path_join(s->options.data_dir, "cache/oci");
         const struct build_settings settings = {
                 .data_dir = s->options.data_dir,
                 .kit_root = s->options.kit_dir,
-                .backend = s->backend,
+                .hypervisor = s->options.hypervisor,
                 .cpu_model = s->options.cpu_baseline,
                 .network = s->options.network,
                 .oci = { .cache_dir = oci_cache, .insecure = (const char *const *)s->options.insecure_registries, .mirror = s->options.registry_mirror },
@@ -163,8 +206,8 @@ static int open_builds(struct server *s, struct error *err)
         if (r < 0)
                 return r;
         struct build_events events = template_service_events(s->templates);
-        r = build_queue_new(&settings, &events, &s->queue, err); /* without a backend too: it removes old litter */
-        if (r == 0 && s->backend)
+        r = build_queue_new(&settings, &events, &s->queue, err);
+        if (r == 0)
                 template_service_set_queue(s->templates, s->queue);
         return r;
 }
@@ -174,7 +217,8 @@ static int open_sandboxes(struct server *s, struct error *err)
         const struct sandbox_settings settings = {
                 .data_dir = s->options.data_dir,
                 .kit_root = s->options.kit_dir,
-                .backend = s->backend,
+                .need_backend = need_backend,
+                .need_backend_data = s,
                 .network = s->options.network,
                 .root_secret = s->root_secret,
                 .records = s->records,
@@ -239,7 +283,14 @@ static void handle_cluster(struct http_exchange *x, void *data)
  * loop runs, when all parts are there. */
 static int open_listeners(struct server *s, struct error *err)
 {
-        const struct http_server_options public = { .handler = handle_public, .data = s };
+        if (s->options.tls_cert) {
+                int t = http_tls_context_new(s->options.tls_cert, s->options.tls_key, &s->tls, err);
+                if (t < 0)
+                        return t;
+        }
+        const struct http_server_options public = {
+                .handler = handle_public, .data = s, .ssl_ctx = s->tls, .transport = s->tls ? &http_tls_transport : NULL
+        };
         const struct http_server_options cluster = { .handler = handle_cluster, .data = s };
         const struct serve_address *a = &s->options.listen, *c = &s->options.cluster_listen;
         int r = http_server_new(&s->loop, a->host, a->port, &public, &s->listener, err);
@@ -251,7 +302,7 @@ static int open_listeners(struct server *s, struct error *err)
         bool v6 = strchr(a->host, ':') != NULL;
         s->public_url = s->options.public_url
                                 ? xstrdup(s->options.public_url)
-                                : xasprintf("http://%s%s%s:%d", v6 ? "[" : "", a->host, v6 ? "]" : "", http_server_port(s->listener));
+                                : xasprintf("%s://%s%s%s:%d", s->tls ? "https" : "http", v6 ? "[" : "", a->host, v6 ? "]" : "", http_server_port(s->listener));
         for (size_t n = strlen(s->public_url); n > 0 && s->public_url[n - 1] == '/'; n--)
                 s->public_url[n - 1] = '\0';
         return 0;
@@ -338,7 +389,7 @@ static int open_all(struct server *s, struct error *err)
         if (r == 0)
                 r = make_default_team(s, err);
         if (r == 0)
-                r = choose_backend(s, err);
+                r = prepare_kit(s, err);
         if (r == 0)
                 r = open_sandboxes(s, err);
         if (r == 0)
@@ -353,7 +404,7 @@ static void run(struct server *s)
         const char *host = s->options.listen.host;
         bool v6 = strchr(host, ':') != NULL;
         warn_about_network(s);
-        fprintf(stderr, "vmon: listening on http://%s%s%s:%d\n", v6 ? "[" : "", host, v6 ? "]" : "", http_server_port(s->listener));
+        fprintf(stderr, "vmon: listening on %s://%s%s%s:%d\n", s->tls ? "https" : "http", v6 ? "[" : "", host, v6 ? "]" : "", http_server_port(s->listener));
         int r = service_notify("READY=1");
         if (r < 0)
                 log_warn("systemd could not be told that the server is ready: %s", strerror(-r));
@@ -391,6 +442,7 @@ static void close_all(struct server *s)
         template_service_free(s->templates);
         sandbox_manager_free(s->sandboxes);
         close_loop(s);
+        http_tls_context_free(s->tls);
         records_close(s->records);
         store_close(s->store);
         explicit_bzero(s->root_secret, sizeof s->root_secret);
@@ -415,7 +467,7 @@ static void raise_limits(void)
 
 int cmd_serve(int argc, char **argv)
 {
-        struct server s = { .lock_fd = -1 };
+        struct server s = { .lock_fd = -1, .backend_lock = PTHREAD_MUTEX_INITIALIZER };
         struct error err = {};
         int status = serve_options_parse(argc, argv, &s.options);
         if (status != 0)

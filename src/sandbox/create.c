@@ -169,13 +169,28 @@ static void undo(struct sandbox_manager *m, struct entry *e)
         pthread_mutex_unlock(&m->lock);
 }
 
+/* A kit may have been prepared since the start. */
+static int need_backend(struct sandbox_manager *m, struct error *err)
+{
+        const char *backend;
+        if (template_cache_has_backend(m->templates))
+                return 0;
+        if (!m->need_backend)
+                return error_set(err, ERROR_UNAVAILABLE, "this node has no guest kit; run 'vmon kit'");
+        int r = m->need_backend(m->need_backend_data, &backend, err);
+        if (r == 0)
+                template_cache_set_backend(m->templates, backend);
+        return r;
+}
+
 int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
 {
         int r = sandbox_timeout_check(spec->timeout_s, spec->team->max_sandbox_hours, false, err);
         if (r < 0)
                 return r;
-        if (!m->backend)
-                return error_set(err, ERROR_UNAVAILABLE, "start a sandbox: this node has no guest kit; run 'vmon kit', then start 'vmon serve' again");
+        r = need_backend(m, err);
+        if (r < 0)
+                return error_wrap(err, r, "start a sandbox");
         struct entry *e = NULL;
         r = reserve(m, spec, &e, err);
         if (r < 0)

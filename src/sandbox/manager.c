@@ -331,7 +331,8 @@ static struct sandbox_manager *manager_alloc(const struct sandbox_settings *s)
         pthread_mutex_init(&m->lock, NULL);
         m->data_dir = xstrdup(s->data_dir);
         m->kit_root = xstrdup_or_null(s->kit_root);
-        m->backend = xstrdup_or_null(s->backend);
+        m->need_backend = s->need_backend;
+        m->need_backend_data = s->need_backend_data;
         m->network = s->network;
         memcpy(m->root_secret, s->root_secret, sizeof m->root_secret);
         m->records = s->records;
@@ -370,6 +371,5 @@ void sandbox_manager_free(struct sandbox_manager *m)
         explicit_bzero(m->root_secret, sizeof m->root_secret);
         free(m->data_dir);
         free(m->kit_root);
-        free(m->backend);
         free(m);
 }

@@ -52,7 +52,9 @@ struct sandbox_manager {
         struct entry **entries;      /* sorted by id */
         size_t count, capacity;
         char *data_dir;              /* DATA */
-        char *kit_root, *backend;    /* backend NULL: nothing can be started */
+        char *kit_root;
+        int (*need_backend)(void *data, const char **ret, struct error *err);
+        void *need_backend_data;
         enum vm_network network;
         unsigned char root_secret[ROOT_SECRET_LEN];
         struct records *records;

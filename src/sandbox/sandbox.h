@@ -11,7 +11,9 @@
 struct sandbox_settings {
         const char *data_dir;
         const char *kit_root;
-        const char *backend;
+        const char *backend;      /* NULL: need_backend() tells it when the first sandbox is started */
+        int (*need_backend)(void *data, const char **ret, struct error *err); /* or NULL; any thread */
+        void *need_backend_data;
         int network;              /* enum vm_network */
         const unsigned char *root_secret; /* 32 bytes: envd and traffic tokens are HMACs under HKDF labels */
         struct records *records;

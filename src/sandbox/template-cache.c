@@ -16,6 +16,7 @@ struct item {
         char *build_id;
         struct vm_template *template_; /* NULL while opening */
         unsigned users;
+        bool forgotten; /* closed as soon as unused, whatever the bound */
 };
 
 struct template_cache {
@@ -100,7 +101,7 @@ static struct item *take_surplus(struct template_cache *c)
         size_t idle = 0;
         for (struct item **p = &c->first; *p;) {
                 struct item *i = *p;
-                if (i->users > 0 || ++idle <= c->idle_max) {
+                if (i->users > 0 || (!i->forgotten && ++idle <= c->idle_max)) {
                         p = &i->next;
                         continue;
                 }
@@ -153,6 +154,42 @@ int template_cache_acquire(struct template_cache *c, const char *build_id, const
         pthread_mutex_unlock(&c->lock);
         items_free(surplus);
         return r;
+}
+
+bool template_cache_has_backend(struct template_cache *c)
+{
+        pthread_mutex_lock(&c->lock);
+        bool has = c->backend != NULL;
+        pthread_mutex_unlock(&c->lock);
+        return has;
+}
+
+void template_cache_set_backend(struct template_cache *c, const char *backend)
+{
+        pthread_mutex_lock(&c->lock);
+        if (!c->backend)
+                c->backend = xstrdup(backend);
+        pthread_mutex_unlock(&c->lock);
+}
+
+bool template_cache_uses(struct template_cache *c, const char *build_id)
+{
+        pthread_mutex_lock(&c->lock);
+        const struct item *i = find(c, build_id);
+        bool uses = i && i->users > 0;
+        pthread_mutex_unlock(&c->lock);
+        return uses;
+}
+
+void template_cache_forget(struct template_cache *c, const char *build_id)
+{
+        pthread_mutex_lock(&c->lock);
+        struct item *i = find(c, build_id);
+        if (i)
+                i->forgotten = true;
+        struct item *surplus = take_surplus(c);
+        pthread_mutex_unlock(&c->lock);
+        items_free(surplus);
 }
 
 void template_cache_release(struct template_cache *c, struct vm_template *t)

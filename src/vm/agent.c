@@ -19,6 +19,8 @@
 #define PING_INTERVAL_MS 1000
 /* Granularity of cancellation and of noticing that the VM is gone. */
 #define SLICE_MS 250
+/* From the end of QEMU's sockets to that of its shim. */
+#define END_WAIT_MS 2000
 /* Console lines shown with a guest that does not come up. */
 #define CONSOLE_LINES 12
 
@@ -147,11 +149,25 @@ static const char *tail(const char *console)
 
 static int not_up(struct vm *vm, const char *why, struct error *err)
 {
-        CLEANUP_FREE char *console = vm_console(vm);
-        char *text = str_trim(console);
+        CLEANUP_FREE char *console = vm_console(vm), *line = str_one_line(tail(str_trim(console)));
 
         return error_set(err, ERROR_UNAVAILABLE, "the guest of VM %s did not come up: %s; its console ends with: %s", vm->id, why,
-                         *text ? tail(text) : "(nothing)");
+                         *line ? line : "(nothing)");
+}
+
+/* The same for one that has ended, or is just ending. */
+static int not_up_ended(struct vm *vm, struct error *err)
+{
+        CLEANUP_FREE char *why = NULL;
+        bool full = false;
+        int r;
+
+        if (!vm_end_reason(vm, END_WAIT_MS, &why, &full))
+                why = xstrdup("the virtual machine has ended");
+        r = not_up(vm, why, err);
+        if (full && err)
+                err->number = ENOSPC;
+        return r;
 }
 
 static bool ended(const struct vm *vm)
@@ -210,7 +226,7 @@ int agent_connect(struct vm *vm, const char *mode, unsigned timeout_s, bool (*ca
         int r = agent_open(vm, &a, err);
 
         if (r < 0)
-                return ended(vm) ? not_up(vm, "the virtual machine has ended", err) : r;
+                return ended(vm) ? not_up_ended(vm, err) : r;
         do {
                 r = ping(a, mode, cancelled, data, err);
                 if (r == 0 && ended(vm))
@@ -225,8 +241,9 @@ int agent_connect(struct vm *vm, const char *mode, unsigned timeout_s, bool (*ca
         agent_close(a);
         if (r == -ECANCELED)
                 return r;
-        if (r < 0 && ended(vm))
-                return not_up(vm, "the virtual machine has ended", err);
+        /* QEMU's sockets end a moment before its shim does. */
+        if (r < 0 && vm_wait_end(vm, END_WAIT_MS))
+                return not_up_ended(vm, err);
         if (r < 0)
                 return r;
         CLEANUP_FREE char *why = xasprintf("its agent did not answer within %u s", timeout_s);

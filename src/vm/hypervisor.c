@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
@@ -260,7 +261,11 @@ int hypervisor_select(const struct kit *kit, const char *wanted, const char *cac
                 verdict = "kvm";
                 reason = xstrdup("asked for");
         } else if (streq(wanted, "auto")) {
+                static pthread_mutex_t one_probe = PTHREAD_MUTEX_INITIALIZER;
+
+                pthread_mutex_lock(&one_probe);
                 verdict = select_auto(kit, cache_dir, &reason);
+                pthread_mutex_unlock(&one_probe);
         } else {
                 return error_set(err, ERROR_INVALID, "hypervisor \"%s\" is none of auto, kvm, tcg", wanted);
         }

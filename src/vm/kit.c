@@ -7,10 +7,14 @@
  */
 #include "vm/kit.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -18,8 +22,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "vm/kit_internal.h"
-
-#define KIT_JSON_MAX 65536
 
 void kit_free(struct kit *k)
 {
@@ -38,17 +40,29 @@ void kit_free(struct kit *k)
         free(k->qemu_lib);
         free(k->qemu_data);
         free(k->virtiofsd);
+        if (k->lock_fd >= 0)
+                close(k->lock_fd);
         free(k);
-}
-
-static void cleanup_kit(struct kit **k)
-{
-        kit_free(*k);
 }
 
 static int incomplete(const struct kit *k, const char *what, struct error *err)
 {
         return error_set(err, ERROR_UNAVAILABLE, "the guest kit %s is not usable: %s; run vmon kit", k->dir, what);
+}
+
+/* The collector takes the same lock exclusively: whoever has it knows that the parts are there, or finds them missing. */
+static int hold(struct kit *k)
+{
+        CLEANUP_FREE char *path = path_join(k->dir, "kit.json");
+        int r;
+
+        k->lock_fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (k->lock_fd < 0)
+                return -errno;
+        do
+                r = flock(k->lock_fd, LOCK_SH);
+        while (r < 0 && errno == EINTR);
+        return r < 0 ? -errno : 0;
 }
 
 static int read_description(const char *dir, json_t **ret, struct error *err)
@@ -103,24 +117,21 @@ static bool version_valid(const char *version)
         return streq(version, "current") || str_is_hex(version, KIT_VERSION_LEN);
 }
 
-int kit_open(const char *kit_root, const char *arch, const char *version, struct kit **ret, struct error *err)
+static int open_version(const char *kit_root, const struct kit_arch *a, const char *version, struct kit **ret, struct error *err)
 {
-        __attribute__((cleanup(cleanup_kit))) struct kit *k = xcalloc(1, sizeof(*k));
-        CLEANUP_FREE char *path = NULL;
+        CLEANUP(cleanup_kit) struct kit *k = xcalloc(1, sizeof(*k));
+        CLEANUP_FREE char *path = xasprintf("%s/%s/%s", kit_root, a->name, version ? version : "current");
         CLEANUP_JSON json_t *description = NULL;
-        const struct kit_arch *a;
-        int r = kit_arch_find(arch, &a, err);
+        int r;
 
-        if (r < 0)
-                return r;
-        if (version && !version_valid(version))
-                return error_set(err, ERROR_INVALID, "\"%s\" is no kit version", version);
-        path = xasprintf("%s/%s/%s", kit_root, a->name, version ? version : "current");
+        k->lock_fd = -1;
         k->dir = realpath(path, NULL);
         if (!k->dir)
                 return error_set(err, ERROR_UNAVAILABLE, "no guest kit %s at %s/%s; run vmon kit",
                                  version ? version : "prepared", kit_root, a->name);
-        r = read_description(k->dir, &description, err);
+        r = hold(k);
+        if (r >= 0)
+                r = read_description(k->dir, &description, err);
         if (r < 0)
                 return incomplete(k, "kit.json is missing or damaged", err);
         r = fill_description(k, description, a->name, err);
@@ -130,6 +141,22 @@ int kit_open(const char *kit_root, const char *arch, const char *version, struct
                 return r;
         *ret = STEAL(k);
         return 0;
+}
+
+int kit_open(const char *kit_root, const char *arch, const char *version, struct kit **ret, struct error *err)
+{
+        const struct kit_arch *a;
+        int r = kit_arch_find(arch, &a, err);
+
+        if (r < 0)
+                return r;
+        if (version && !version_valid(version))
+                return error_set(err, ERROR_INVALID, "\"%s\" is no kit version", version);
+        r = open_version(kit_root, a, version, ret, err);
+        /* `current` may have moved on, and the version before it gone, between reading the link and holding the version. */
+        if (r < 0 && !version)
+                r = open_version(kit_root, a, version, ret, err);
+        return r;
 }
 
 static const char *const firmware_x86_64[] = {"bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin", "pvh.bin", NULL};

@@ -37,6 +37,11 @@ static void sha256_hex(const void *data, size_t len, char out[65])
         hex_encode(digest, sizeof(digest), out);
 }
 
+void kit_sha256_text(const char *text, char out[65])
+{
+        sha256_hex(text, strlen(text), out);
+}
+
 int kit_sha256_file(const char *path, char out[65], struct error *err)
 {
         CLEANUP_BUF struct buf text = {};
@@ -173,16 +178,71 @@ static int write_parts(struct job *j, char **ret_release, struct error *err)
         if (r >= 0)
                 r = sync_tree(j->temp, err);
         if (r >= 0)
-                r = tree_remove(j->final, err); /* of a crash: it has no kit.json */
+                r = tree_remove(j->final, err); /* of a crash, or damaged; what runs from it keeps its open files */
         return r < 0 ? r : file_publish(j->temp, j->final, err);
 }
 
-static int write_description(const struct job *j, const char *release, struct error *err)
+static int add_part(json_t *parts, const char *dir, const char *name, struct error *err)
 {
-        CLEANUP_JSON json_t *d = json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "format", KIT_FORMAT, "version",
+        CLEANUP_FREE char *path = path_join(dir, name);
+        char hex[65];
+        int r = kit_sha256_file(path, hex, err);
+
+        if (r >= 0)
+                json_object_set_new(parts, name, json_string(hex));
+        return r;
+}
+
+/* What `vmon kit` compares before it says that a kit is up to date. The programs are those that were made to use the
+ * kit's loader. */
+static int hash_parts(const struct job *j, json_t **ret, struct error *err)
+{
+        CLEANUP_JSON json_t *parts = json_object();
+        int r = add_part(parts, j->final, "vmlinuz", err);
+
+        if (r >= 0)
+                r = add_part(parts, j->final, "initramfs", err);
+        if (r >= 0)
+                r = add_part(parts, j->final, "modules.img", err);
+        for (size_t i = 0; r >= 0 && i < j->files.n; i++) {
+                CLEANUP_FREE char *name = path_join("qemu", j->files.items[i].to);
+
+                r = add_part(parts, j->final, name, err);
+        }
+        if (r >= 0)
+                *ret = STEAL(parts);
+        return r;
+}
+
+/* Is every part what it was when the kit was made? */
+static bool intact(const struct job *j, const struct kit *k)
+{
+        CLEANUP_FREE char *path = path_join(k->dir, "kit.json");
+        CLEANUP_BUF struct buf text = {};
+        CLEANUP_JSON json_t *d = NULL;
+        const char *name;
+        json_t *hash;
+        char hex[65];
+
+        if (file_read(path, KIT_JSON_MAX, &text, NULL) < 0 || json_parse(buf_str(&text), text.len, &d, NULL) < 0)
+                return false;
+        json_object_foreach(json_object_get(d, "parts"), name, hash) {
+                CLEANUP_FREE char *part = path_join(k->dir, name);
+
+                if (kit_sha256_file(part, hex, NULL) < 0 || !streq(hex, json_string_value(hash))) {
+                        say(j, "%s of kit %s is damaged", name, j->version);
+                        return false;
+                }
+        }
+        return json_object_size(json_object_get(d, "parts")) > 0;
+}
+
+static int write_description(const struct job *j, const char *release, json_t *parts, struct error *err)
+{
+        CLEANUP_JSON json_t *d = json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O}", "format", KIT_FORMAT, "version",
                                            j->version, "arch", j->arch->name, "kernel", release, "kernel_package",
                                            j->package, "kernel_package_version", j->kernel_version, "qemu",
-                                           j->qemu_version, "agent_sha256", j->agent_sha256, "path", j->final);
+                                           j->qemu_version, "agent_sha256", j->agent_sha256, "path", j->final, "parts", parts);
         CLEANUP_FREE char *text = json_text(d), *path = path_join(j->final, "kit.json");
 
         return file_write_atomic(path, text, strlen(text), 0644, err);
@@ -202,6 +262,7 @@ static int switch_current(const struct job *j, struct error *err)
 static int build(struct job *j, struct error *err)
 {
         CLEANUP_FREE char *release = NULL;
+        CLEANUP_JSON json_t *parts = NULL;
         int r = write_parts(j, &release, err);
 
         if (r < 0)
@@ -209,7 +270,9 @@ static int build(struct job *j, struct error *err)
         say(j, "trying it");
         r = kit_qemu_try(j->arch, j->final, err);
         if (r >= 0)
-                r = write_description(j, release, err);
+                r = hash_parts(j, &parts, err);
+        if (r >= 0)
+                r = write_description(j, release, parts, err);
         if (r < 0)
                 tree_remove(j->final, NULL);
         return r;
@@ -218,15 +281,14 @@ static int build(struct job *j, struct error *err)
 static int build_or_reuse(struct job *j, const char *kit_root, struct error *err)
 {
         CLEANUP_CLOSE int lock = -1;
-        struct kit *have = NULL;
+        CLEANUP(cleanup_kit) struct kit *have = NULL;
         int r = prepare_base(j, kit_root, &lock, err);
 
         if (r >= 0)
                 r = gather(j, err);
         if (r < 0)
                 return r;
-        if (kit_open(kit_root, j->arch->name, j->version, &have, NULL) >= 0) {
-                kit_free(have);
+        if (kit_open(kit_root, j->arch->name, j->version, &have, NULL) >= 0 && intact(j, have)) {
                 say(j, "kit %s is up to date: %s", j->version, j->final);
                 return switch_current(j, err);
         }

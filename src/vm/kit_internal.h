@@ -8,6 +8,7 @@
 /* Raised whenever the layout or content of a kit changes for the same inputs. */
 #define KIT_FORMAT 1 /* of kit.json; part of the version hash */
 #define KIT_VERSION_LEN 16
+#define KIT_JSON_MAX 65536
 
 /* One supported guest architecture. */
 struct kit_arch {
@@ -72,4 +73,5 @@ int kit_parse_ldd(const char *text, struct kit_files *ret, struct error *err);
 /* Points the PT_INTERP of the 64-bit ELF program at `path` to `interpreter` (absolute, shorter than PATH_MAX). */
 int kit_set_interpreter(const char *path, const char *interpreter, struct error *err);
 
+void kit_sha256_text(const char *text, char out[65]);
 int kit_sha256_file(const char *path, char out[65], struct error *err);

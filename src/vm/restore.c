@@ -54,6 +54,17 @@ static int collect(const struct vm_fork *f, const char *overlay, struct launch *
         return r;
 }
 
+/* What keeps the kit from being collected while the sandbox is there (kit_collect.c). */
+static int note_kit(const struct vm_fork *f, struct error *err)
+{
+        const struct kit *k = f->template_->kit;
+        CLEANUP_FREE char *link = path_join(f->dir, "kit"), *target = xasprintf("%s/%s", k->arch, k->version);
+
+        if (symlink(target, link) < 0 && errno != EEXIST)
+                return error_errno(err, errno, "note the kit in %s", link);
+        return 0;
+}
+
 static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
 {
         const struct vm_template *t = f->template_;
@@ -68,7 +79,9 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
 
         o.disk_qcow2 = l.qcow2;
         o.disks = l.disks;
-        if (r >= 0)
+        if (r == 0)
+                r = note_kit(f, err);
+        if (r == 0)
                 r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, NULL, ret, err);
         if (r < 0)
                 unlink(overlay);

@@ -186,6 +186,8 @@ static json_t *boot_extra(const struct vm_config *c)
         json_t *extra = json_object();
 
         json_object_set_new(extra, "own_memory", json_boolean(c->memory_file != NULL));
+        /* A build that waits for somebody to free space would only run into its time limit. */
+        json_object_set_new(extra, "end_on_full", json_true());
         if (share) {
                 json_t *j = json_pack("{s:s, s:s}", "path", c->kit->virtiofsd, "dir", share);
 
@@ -345,7 +347,7 @@ const char *vm_dir(const struct vm *vm)
 }
 
 /* End of stream on the shim's connection: it and all that it owned is gone. */
-static bool wait_end(const struct vm *vm, int timeout_ms)
+bool vm_wait_end(const struct vm *vm, int timeout_ms)
 {
         struct pollfd p = {.fd = vm->exit_fd, .events = POLLIN};
         char byte;
@@ -368,11 +370,11 @@ int vm_kill(struct vm *vm, struct error *err)
         struct error ignored;
 
         shim_request(vm->dirfd, request, -1, REQUEST_TIMEOUT_MS, NULL, NULL, &ignored);
-        if (wait_end(vm, KILL_TIMEOUT_MS))
+        if (vm_wait_end(vm, KILL_TIMEOUT_MS))
                 return 0;
         /* A shim that does not react: without it the kernel ends QEMU and the namespace. */
         kill(vm->shim_pid, SIGKILL);
-        if (wait_end(vm, KILL_TIMEOUT_MS))
+        if (vm_wait_end(vm, KILL_TIMEOUT_MS))
                 return 0;
         return error_set(err, ERROR_INTERNAL, "VM %s (QEMU pid %d) does not end", vm->id, (int)vm->qemu_pid);
 }

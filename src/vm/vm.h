@@ -94,6 +94,10 @@ int vm_exit_fd(const struct vm *vm);
 pid_t vm_pid(const struct vm *vm); /* of QEMU */
 const char *vm_dir(const struct vm *vm);
 
+/* Why the VM has ended: 1 with one line in *ret (the caller frees), *ret_full when the host had no room for its disk or memory;
+ * 0 when it has not ended within the time. */
+int vm_end_reason(struct vm *vm, int timeout_ms, char **ret, bool *ret_full);
+
 /* Kills QEMU and the shim and waits until both are gone and their namespace is released. Idempotent. */
 int vm_kill(struct vm *vm, struct error *err);
 /* Forgets the handle; the VM lives on. NULL is fine. */

@@ -12,6 +12,9 @@ struct vm {
         pid_t qemu_pid, shim_pid;
 };
 
+/* True when the shim, and with it all that it owned, is gone within the time. */
+bool vm_wait_end(const struct vm *vm, int timeout_ms);
+
 /* Descriptors on their way to QEMU; owned here until sent. */
 struct launch {
         struct shim_fd fds[2 * QEMU_DISKS_MAX + 4];

@@ -57,17 +57,17 @@ class Server:
                 "--cluster-listen", f"127.0.0.1:{self.cluster_port}", "--network", "user", "--hypervisor", "tcg",
                 "--public-url", f"http://localhost:{self.port}", *self.options]
 
-    def start(self):
+    def start(self, scheme="http"):
         with open(self.log_path, "ab") as log:
             before = log.tell()
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._wait_ready(before)
+        self._wait_ready(before, scheme)
         self.key = self.read("default-key").strip()
         return self
 
-    def _wait_ready(self, offset):
+    def _wait_ready(self, offset, scheme):
         deadline = time.monotonic() + 60  # a hang guard
-        while b"vmon: listening on http://" not in self.log()[offset:].encode():
+        while f"vmon: listening on {scheme}://" not in self.log()[offset:]:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError("vmon serve did not start:\n" + self.log()[offset:])
             time.sleep(0.02)

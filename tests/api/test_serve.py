@@ -1,5 +1,8 @@
 """`vmon serve` as a process: first start, second server, restart, stop, wrong options, a full life of its files."""
+import http.client
+import json
 import os
+import ssl
 import stat
 import subprocess
 import unittest
@@ -68,6 +71,45 @@ class Serve(unittest.TestCase):
             result = subprocess.run([VMON, 'serve', '--data-dir', self.server.data, option], capture_output=True, text=True, timeout=60)
             self.assertEqual(result.returncode, 2, option)
         self.assertFalse(os.path.exists(self.server.data))
+
+    def certificate(self):
+        cert, key = (os.path.join(self.server.directory, name) for name in ('cert.pem', 'key.pem'))
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2',
+                        '-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', key, '-out', cert],
+                       check=True, capture_output=True)
+        return cert, key
+
+    def test_tls(self):
+        cert, key = self.certificate()
+        self.server.options = ('--tls-cert', cert, '--tls-key', key)
+        server = self.server.start('https')
+        context = ssl.create_default_context(cafile=cert)
+        context.set_alpn_protocols(['http/1.1'])
+        connection = http.client.HTTPSConnection('127.0.0.1', server.port, timeout=30, context=context)
+        for _ in range(2):  # kept alive
+            connection.request('GET', '/v2/sandboxes', headers={'X-API-Key': server.key})
+            answer = connection.getresponse()
+            self.assertEqual((answer.status, json.loads(answer.read())), (200, []))
+        self.assertEqual(connection.sock.selected_alpn_protocol(), 'http/1.1')
+        connection.request('POST', '/v3/templates', json.dumps({'name': 'x'}), {'X-API-Key': server.key, 'Content-Type': 'application/json'})
+        self.assertEqual(connection.getresponse().status, 202)
+        connection.close()
+        with self.assertRaises((http.client.HTTPException, ConnectionError)):  # plain http is not answered
+            server.request('GET', '/health')
+        self.assertEqual(server.terminate(), 0)
+
+    def test_tls_files(self):
+        cert, key = self.certificate()
+        other = os.path.join(self.server.directory, 'other.pem')
+        subprocess.run(['openssl', 'genpkey', '-algorithm', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-out', other],
+                       check=True, capture_output=True)
+        for options, status, text in ((('--tls-cert', cert), 2, 'belong together'), (('--tls-cert', cert, '--tls-key', '/nowhere'), 1, '/nowhere'),
+                                      (('--tls-cert', key, '--tls-key', key), 1, key), (('--tls-cert', cert, '--tls-key', other), 1, 'mismatch')):
+            self.server.options = options
+            result = subprocess.run(self.server.command(), capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, status, result.stderr)
+            self.assertIn(text, result.stderr)
+            self.assertNotIn('PRIVATE', result.stderr)
 
     def test_leaves_no_litter(self):
         server = self.server.start()

@@ -149,7 +149,7 @@ static int run(char **argv, int version, struct error *err)
         if (r >= 0)
                 r = hypervisor_select(kit, "auto", data_dir, &backend, NULL, err);
         kit_free(kit);
-        s.backend = backend;
+        s.hypervisor = backend;
         if (r >= 0)
                 r = make_job(argv[4], version, &job, err);
         if (r >= 0)

@@ -30,6 +30,20 @@ static void predicates(void **state)
         assert_false(str_equal_constant_time("abc", "ab"));
 }
 
+static void one_line(void **state)
+{
+        static const char *const cases[][2] = {{"", ""}, {" \n\t\r\n", ""}, {"a", "a"}, {"  a  b\n", "a  b"},
+                                               {"a\n\r\n  b\nc \033[0m", "a | b | c  [0m"}, {"\n\nx\ty", "x y"}};
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+                char *line = str_one_line(cases[i][0]);
+
+                assert_string_equal(line, cases[i][1]);
+                free(line);
+        }
+}
+
 static void numbers(void **state)
 {
         uint64_t v;
@@ -102,7 +116,7 @@ static void identifiers(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = {cmocka_unit_test(predicates), cmocka_unit_test(numbers), cmocka_unit_test(hex),
+        const struct CMUnitTest tests[] = {cmocka_unit_test(predicates), cmocka_unit_test(one_line), cmocka_unit_test(numbers), cmocka_unit_test(hex),
                                            cmocka_unit_test(utf8), cmocka_unit_test(identifiers)};
 
         return cmocka_run_group_tests(tests, NULL, NULL);

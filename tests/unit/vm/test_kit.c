@@ -7,7 +7,9 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <string.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -15,6 +17,7 @@
 #include "base/subprocess.h"
 #include "vm/kit.h"
 #include "vm/kit_internal.h"
+#include "vm/manifest.h"
 
 static char dir[] = "/tmp/vmon-test-kit-XXXXXX";
 
@@ -137,6 +140,111 @@ static void test_open_refuses(void **state)
         expect_unusable("00000000000000aa", "no guest kit");
 }
 
+/* A data directory with one snapshot and one sandbox, of the given kits. */
+static char *fake_data(const char *name, const char *snapshot, const char *sandbox)
+{
+        char *data = path_join(dir, name);
+        CLEANUP_FREE char *build = path_join(data, "builds/one");
+        const struct kit kit = {.arch = (char *)"x86_64", .version = (char *)snapshot, .qemu_version = (char *)"7.2"};
+        struct vm_manifest m = {};
+        CLEANUP_FREE char *target = xasprintf("x86_64/%s", sandbox), *link = path_join(data, "sandboxes/i1/kit");
+
+        write_in(data, "root-secret", "");
+        write_in(build, "rootfs.img", "");
+        write_in(build, "memory", "");
+        write_in(build, "device-state", "");
+        vm_manifest_describe(&m, &kit, "tcg", NULL, 1, 128);
+        assert_int_equal(vm_manifest_write(build, &m, NULL), 0);
+        vm_manifest_free(&m);
+        write_in(data, "sandboxes/i1/state", "");
+        assert_int_equal(symlink(target, link), 0);
+        return data;
+}
+
+static bool there(const char *version)
+{
+        CLEANUP_FREE char *path = xasprintf("%s/x86_64/%s", dir, version);
+
+        return path_exists(path);
+}
+
+static void collect(void)
+{
+        struct error err = {};
+
+        if (kit_collect(dir, "x86_64", true, NULL, &err) < 0)
+                fail_msg("%s", err.message);
+}
+
+#define SNAPSHOT "0000000000000001"
+#define SANDBOX "0000000000000002"
+#define OPEN "0000000000000003"
+#define UNUSED "0000000000000004"
+#define CURRENT "0000000000000005"
+
+static void test_collect(void **state)
+{
+        static const char *const versions[] = {SNAPSHOT, SANDBOX, OPEN, UNUSED, CURRENT};
+        CLEANUP_FREE char *link = xasprintf("%s/x86_64/current", dir), *data = NULL, *secret = NULL;
+        struct error err = {};
+        struct kit *k = NULL;
+        (void)state;
+
+        for (size_t i = 0; i < 5; i++)
+                free(fake_kit(versions[i]));
+        write_in(dir, "x86_64/.lock", "");
+        write_in(dir, "x86_64/0000000000000006.tmp/vmlinuz", "of a crash");
+        write_in(dir, "x86_64/notes.txt", "not ours");
+        unlink(link);
+        assert_int_equal(symlink(CURRENT, link), 0);
+        assert_int_equal(kit_open(dir, "x86_64", OPEN, &k, &err), 0);
+
+        collect(); /* nobody is known to use the root */
+        assert_true(there(UNUSED));
+
+        data = fake_data("data", SNAPSHOT, SANDBOX);
+        assert_int_equal(kit_add_user(dir, data, &err), 0);
+        assert_int_equal(kit_add_user(dir, data, &err), 0);
+        collect();
+        assert_false(there(UNUSED));
+        assert_false(there("0000000000000006.tmp"));
+        assert_true(there(SNAPSHOT) && there(SANDBOX) && there(OPEN) && there(CURRENT) && there("notes.txt"));
+
+        kit_free(k);
+        collect();
+        assert_false(there(OPEN));
+
+        /* As if its file system were not mounted: everything stays. */
+        secret = path_join(data, "root-secret");
+        free(fake_kit(UNUSED));
+        unlink(secret);
+        assert_int_equal(kit_collect(dir, "x86_64", true, NULL, &err), -EAGAIN);
+        assert_non_null(strstr(err.message, data));
+        assert_true(there(UNUSED));
+
+        /* Gone for good: what it needed goes too. */
+        assert_int_equal(tree_remove(data, NULL), 0);
+        collect();
+        assert_false(there(SNAPSHOT) || there(SANDBOX) || there(UNUSED));
+        assert_true(there(CURRENT));
+}
+
+static void test_collect_keeps_what_it_cannot_read(void **state)
+{
+        CLEANUP_FREE char *data = fake_data("data2", SNAPSHOT, SANDBOX);
+        struct error err = {};
+        (void)state;
+
+        free(fake_kit(UNUSED));
+        assert_int_equal(kit_add_user(dir, data, &err), 0);
+        write_in(data, "builds/two/manifest.json", "{\"format\":4,");
+        assert_true(kit_collect(dir, "x86_64", true, NULL, &err) < 0);
+        assert_true(there(UNUSED));
+        write_in(data, "builds/two/manifest.json", "{\"format\":3}"); /* never loaded again */
+        collect();
+        assert_false(there(UNUSED));
+}
+
 static void test_parse_apt(void **state)
 {
         CLEANUP_FREE char *package = kit_parse_depends("linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-57-cloud-amd64\n");
@@ -206,7 +314,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_version_follows_every_input), cmocka_unit_test(test_open),
-                cmocka_unit_test(test_open_refuses), cmocka_unit_test(test_parse_apt),
+                cmocka_unit_test(test_open_refuses), cmocka_unit_test(test_collect),
+                cmocka_unit_test(test_collect_keeps_what_it_cannot_read), cmocka_unit_test(test_parse_apt),
                 cmocka_unit_test(test_parse_ldd), cmocka_unit_test(test_interpreter),
         };
 
