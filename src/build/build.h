@@ -100,5 +100,7 @@ int build_queue_submit(struct build_queue *q, struct build_job *job, struct erro
 /* Ends a queued or running build: its VMs die, its artifacts go, failed() is called with "build was cancelled". Returns
  * at once. Unknown IDs are fine. */
 void build_queue_cancel(struct build_queue *q, const char *build_id);
+/* Is the build queued or running, or the parent of one that is? Any thread. */
+bool build_queue_uses(struct build_queue *q, const char *build_id);
 /* Cancels all, waits, frees. */
 void build_queue_free(struct build_queue *q);

@@ -471,6 +471,20 @@ void build_queue_cancel(struct build_queue *q, const char *build_id)
         pthread_mutex_unlock(&q->lock);
 }
 
+bool build_queue_uses(struct build_queue *q, const char *build_id)
+{
+        bool uses = false;
+
+        pthread_mutex_lock(&q->lock);
+        for (struct task *t = q->tasks; t && !uses; t = t->next) {
+                const struct build_parent *parent = t->run.job->parent;
+
+                uses = streq(t->run.job->build_id, build_id) || (parent && streq(parent->build_id, build_id));
+        }
+        pthread_mutex_unlock(&q->lock);
+        return uses;
+}
+
 void build_queue_free(struct build_queue *q)
 {
         if (!q)

@@ -27,13 +27,14 @@
 struct admin {
         const char *url, *token_file, *data_dir;
         bool json;
+        bool text; /* the answer's body is shown as it is */
         const char *words[3]; /* command and its arguments */
         int word_count;
         json_t *body; /* of create-team, set-limits, block-team */
         char *token;
 };
 
-enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_LIMIT };
+enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_DRY_RUN, OPT_LIMIT };
 
 static const char *const limit_keys[] = { "max_vcpus", "max_memory_mb", "max_disk_mb", "max_concurrent_builds", "max_sandboxes",
                                           "max_sandbox_hours" };
@@ -46,6 +47,7 @@ static const struct argp_option options[] = {
         { "slug", OPT_SLUG, "SLUG", 0, "create-team: its namespace; made from the name by default", 2 },
         { "system", OPT_SYSTEM, 0, 0, "create-team: a system team", 2 },
         { "reason", OPT_REASON, "TEXT", 0, "block-team: what its users are told", 2 },
+        { "dry-run", OPT_DRY_RUN, 0, 0, "gc: only tell what would be removed", 2 },
         { "max-vcpus", OPT_LIMIT + 0, "N", 0, "create-team, set-limits: limits of the team", 3 },
         { "max-memory-mb", OPT_LIMIT + 1, "N", 0, 0, 3 },
         { "max-disk-mb", OPT_LIMIT + 2, "N", 0, 0, 3 },
@@ -85,6 +87,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
                 return json_object_set_new(a->body, "system", json_true());
         case OPT_REASON:
                 return json_object_set_new(a->body, "blocked_reason", json_string(arg));
+        case OPT_DRY_RUN:
+                return json_object_set_new(a->body, "dryRun", json_true());
         case ARGP_KEY_ARG:
                 if (a->word_count == 3)
                         argp_error(state, "too many arguments");
@@ -126,12 +130,16 @@ static int load_token(struct admin *a, struct error *err)
         return 0;
 }
 
-/* The answer's body as JSON (NULL when empty). A status of 400 and above becomes an error with the driver's message. */
-static int take_result(long status, const struct buf *b, json_t **ret, struct error *err)
+/* The answer's body as JSON (NULL when empty), or with `text` as one string. A status of 400 and above becomes an error with the driver's message. */
+static int take_result(long status, const struct buf *b, bool text, json_t **ret, struct error *err)
 {
         CLEANUP_JSON json_t *j = NULL;
         const char *message;
 
+        if (text && status < 400) {
+                *ret = json_stringn(b->data ? b->data : "", b->len);
+                return 0;
+        }
         if (b->len > 0 && json_parse(b->data, b->len, &j, err) < 0)
                 return error_set(err, ERROR_UNAVAILABLE, "the driver's answer is no JSON: is this its cluster listener?");
         message = json_is_object(j) ? json_str(j, "message") : NULL;
@@ -173,7 +181,7 @@ static int call(struct admin *a, const char *method, const char *path, const jso
         if (code != CURLE_OK)
                 return error_set(err, ERROR_UNAVAILABLE, "reach the driver at %s: %s; is 'vmon serve' running, or is --cluster-url wrong?",
                                  a->url, curl_easy_strerror(code));
-        return take_result(status, &answer, ret, err);
+        return take_result(status, &answer, a->text, ret, err);
 }
 
 static char *team_path(const struct admin *a, const char *rest)
@@ -327,6 +335,67 @@ static int list_builds(struct admin *a, struct error *err)
         return list(a, "/cluster/builds", columns, err);
 }
 
+static int list_nodes(struct admin *a, struct error *err)
+{
+        static const char *const columns[] = { "name", "status", "backend", "kit", "sandboxes", "builds", "diskFreeMB", "version", "reason", NULL };
+
+        return list(a, "/cluster/nodes", columns, err);
+}
+
+static int list_sandboxes(struct admin *a, struct error *err)
+{
+        static const char *const columns[] = { "sandboxID", "templateID", "alias", "buildID", "team", "cpuCount", "memoryMB", "startedAt", "endAt", NULL };
+
+        return list(a, "/cluster/sandboxes", columns, err);
+}
+
+static int kill_sandbox(struct admin *a, struct error *err)
+{
+        CLEANUP_FREE char *id = url_encode(a->words[1], false), *path = xasprintf("/cluster/sandboxes/%s", id);
+        CLEANUP_JSON json_t *none = NULL;
+
+        return call(a, "DELETE", path, NULL, &none, err);
+}
+
+/* Bytes of a guest: what could steer a terminal is left out. */
+static void print_console(const char *text)
+{
+        for (const char *p = text; *p; p++)
+                if ((unsigned char)*p >= ' ' || *p == '\n' || *p == '\t')
+                        putchar(*p);
+}
+
+static int show_console(struct admin *a, struct error *err)
+{
+        CLEANUP_FREE char *id = url_encode(a->words[1], false), *path = xasprintf("/cluster/vms/%s/console", id);
+        CLEANUP_JSON json_t *text = NULL;
+        int r;
+
+        a->text = true;
+        r = call(a, "GET", path, NULL, &text, err);
+        if (r == 0 && json_is_string(text))
+                print_console(json_string_value(text));
+        return r;
+}
+
+static int collect_garbage(struct admin *a, struct error *err)
+{
+        static const char *const columns[] = { "buildID", "bytes", "reason", NULL };
+        CLEANUP_JSON json_t *result = NULL;
+        int r = call(a, "POST", "/cluster/gc", a->body, &result, err);
+
+        if (r < 0)
+                return r;
+        if (a->json) {
+                print_json(result);
+                return 0;
+        }
+        print_table(json_object_get(result, "builds"), columns);
+        printf("%s %zu builds, %lld MB\n", json_bool(result, "dryRun", false) ? "would remove" : "removed",
+               json_array_size(json_object_get(result, "builds")), (long long)json_int(result, "bytes", 0) >> 20);
+        return 0;
+}
+
 static const struct {
         const char *name;
         int arguments;
@@ -336,9 +405,11 @@ static const struct {
         { "set-limits", 1, set_limits },   { "block-team", 1, block_team },    { "unblock-team", 1, block_team },
         { "delete-team", 1, delete_team }, { "list-teams", 0, list_teams },    { "create-key", 1, create_key },
         { "revoke-key", 1, revoke_key },   { "list-keys", 1, list_keys },      { "list-builds", 0, list_builds },
+        { "list-nodes", 0, list_nodes },   { "list-sandboxes", 0, list_sandboxes }, { "kill-sandbox", 1, kill_sandbox },
+        { "console", 1, show_console },    { "gc", 0, collect_garbage },
 };
 
-static const char doc[] = "Teams, keys and limits of a running driver.\v"
+static const char doc[] = "Teams, keys, limits, sandboxes and housekeeping of a running driver.\v"
                           "Commands:\n"
                           "  create-team NAME [--slug S] [--system] [limits]\n"
                           "  set-system TEAM, unset-system TEAM\n"
@@ -346,7 +417,10 @@ static const char doc[] = "Teams, keys and limits of a running driver.\v"
                           "  block-team TEAM [--reason TEXT], unblock-team TEAM, delete-team TEAM\n"
                           "  list-teams\n"
                           "  create-key TEAM (prints the key), revoke-key ID, list-keys TEAM\n"
-                          "  list-builds\n"
+                          "  list-builds, list-nodes, list-sandboxes\n"
+                          "  kill-sandbox ID\n"
+                          "  console ID (the last output of a sandbox's, or a running build's, console)\n"
+                          "  gc [--dry-run] (removes the artifacts that nothing uses now, instead of within a minute)\n"
                           "TEAM is a slug or an ID.";
 
 static int run(struct admin *a)

@@ -21,6 +21,7 @@
 #include <uv.h>
 
 #include "api/admin.h"
+#include "api/admin-node.h"
 #include "api/api.h"
 #include "api/health.h"
 #include "api/sandboxes.h"
@@ -31,6 +32,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "build/build.h"
+#include "cluster/housekeeping.h"
 #include "cmd/commands.h"
 #include "cmd/data_dir.h"
 #include "cmd/notify.h"
@@ -66,6 +68,8 @@ struct server {
         struct build_queue *queue;
         struct sandbox_manager *sandboxes;
         struct sandboxes_api sandboxes_api;
+        struct housekeeping *housekeeping;
+        struct admin_node admin_node;
         uv_loop_t loop;
         struct api *api, *cluster_api;
         struct proxy *proxy;
@@ -228,6 +232,37 @@ static int open_sandboxes(struct server *s, struct error *err)
         return r;
 }
 
+static bool build_in_use(void *data, const char *build_id)
+{
+        struct server *s = data;
+        return sandbox_build_used(s->sandboxes, build_id) || build_queue_uses(s->queue, build_id);
+}
+
+static void forget_build(void *data, const char *build_id)
+{
+        struct server *s = data;
+        sandbox_build_forget(s->sandboxes, build_id);
+}
+
+static int open_housekeeping(struct server *s, struct error *err)
+{
+        const struct housekeeping_settings settings = {
+                .data_dir = s->options.data_dir, .records = s->records, .in_use = build_in_use, .forget = forget_build, .data = s
+        };
+        int r = housekeeping_new(&settings, &s->housekeeping, err);
+        s->admin_node = (struct admin_node){
+                .name = s->options.node_name,
+                .data_dir = s->options.data_dir,
+                .kit_dir = s->options.kit_dir,
+                .records = s->records,
+                .sandboxes = s->sandboxes,
+                .housekeeping = s->housekeeping,
+                .need_backend = need_backend,
+                .need_backend_data = s,
+        };
+        return r;
+}
+
 static int authenticate(void *data, const char *key, void **ret_team, bool *ret_blocked, struct error *err)
 {
         struct server *s = data;
@@ -259,6 +294,7 @@ static int open_api(struct server *s, struct error *err)
         api_health_routes(s->api);
         api_health_routes(s->cluster_api);
         api_admin_routes(s->cluster_api, s->records);
+        api_admin_node_routes(s->cluster_api, &s->admin_node);
         api_templates_routes(s->api, s->templates);
         api_sandboxes_routes(s->api, &s->sandboxes_api);
         return 0;
@@ -395,6 +431,8 @@ static int open_all(struct server *s, struct error *err)
         if (r == 0)
                 r = open_builds(s, err);
         if (r == 0)
+                r = open_housekeeping(s, err);
+        if (r == 0)
                 r = open_api(s, err);
         return r;
 }
@@ -438,6 +476,7 @@ static void close_all(struct server *s)
         api_free(s->api);
         api_free(s->cluster_api);
         proxy_free(s->proxy);
+        housekeeping_free(s->housekeeping);
         build_queue_free(s->queue);
         template_service_free(s->templates);
         sandbox_manager_free(s->sandboxes);

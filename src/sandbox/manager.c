@@ -134,7 +134,7 @@ static bool visible(const struct entry *e, const struct team *team, int64_t now)
 }
 
 /* A reference to the living sandbox, or NULL. */
-static struct entry *acquire(struct sandbox_manager *m, const struct team *team, const char *id)
+struct entry *manager_acquire(struct sandbox_manager *m, const struct team *team, const char *id)
 {
         pthread_mutex_lock(&m->lock);
         struct entry *e = entry_find(m, id);
@@ -268,7 +268,7 @@ static int change_end(struct sandbox_manager *m, struct entry *e, const struct t
 int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool extend_only,
                         struct sandbox_info **ret, struct error *err)
 {
-        struct entry *e = acquire(m, team, id);
+        struct entry *e = manager_acquire(m, team, id);
         if (!e)
                 return not_found(id, err);
         pthread_mutex_lock(&e->vm_lock);
@@ -296,7 +296,7 @@ int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_rout
 
 int sandbox_dial(struct sandbox_manager *m, const char *id, int port, int *ret_fd)
 {
-        struct entry *e = acquire(m, NULL, id);
+        struct entry *e = manager_acquire(m, NULL, id);
         if (!e)
                 return -ENOENT;
         int r = vm_connect(e->vm, port, ret_fd, NULL);

@@ -72,6 +72,7 @@ struct entry *entry_find(struct sandbox_manager *m, const char *id);       /* wi
 void entry_insert(struct sandbox_manager *m, struct entry *e);             /* with the lock; takes over a reference */
 void entry_remove(struct sandbox_manager *m, struct entry *e);             /* with the lock; gives back that reference's count,
                                                                               the caller must hold another */
+struct entry *manager_acquire(struct sandbox_manager *m, const struct team *team, const char *id); /* a reference, or NULL */
 bool entry_alive(const struct entry *e, int64_t now_ns);                   /* with the lock */
 char *manager_sandbox_dir(const struct sandbox_manager *m, const char *id); /* the caller frees */
 char *manager_build_dir(const struct sandbox_manager *m, const char *build_id);

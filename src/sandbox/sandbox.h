@@ -63,6 +63,13 @@ int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, cons
                         struct sandbox_info **ret, struct error *err);
 size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
 
+/* The last bytes of a sandbox's console; the caller frees. */
+int sandbox_console(struct sandbox_manager *m, const char *id, char **ret, struct error *err);
+/* Does a sandbox here, or one that is just being made, run on this build's artifacts? */
+bool sandbox_build_used(struct sandbox_manager *m, const char *build_id);
+/* The artifacts of this build are about to go: closes what the manager holds open of them. */
+void sandbox_build_forget(struct sandbox_manager *m, const char *build_id);
+
 /* For the traffic proxy (proxy.h); any thread. `ret` says what the gateway must check. */
 struct sandbox_route {
         bool running;

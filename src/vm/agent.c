@@ -135,11 +135,17 @@ int agent_request(struct agent *a, const char *op, const json_t *arguments, unsi
         return r < 0 ? error_wrap(err, r, "%s", op) : 0;
 }
 
-/* The last lines of the console, for a message. */
-static const char *tail(const char *console)
+/* The last lines of the console, for a message; of a panic the line that names it, and not the trace that follows. */
+static const char *tail(char *console)
 {
+        char *panic = strstr(console, "Kernel panic");
         const char *p = console + strlen(console);
         int lines = 0;
+
+        if (panic) {
+                panic[strcspn(panic, "\r\n")] = '\0';
+                return panic;
+        }
 
         while (p > console && lines <= CONSOLE_LINES)
                 if (*--p == '\n' && ++lines > CONSOLE_LINES)

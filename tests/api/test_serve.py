@@ -111,6 +111,54 @@ class Serve(unittest.TestCase):
             self.assertIn(text, result.stderr)
             self.assertNotIn('PRIVATE', result.stderr)
 
+    def admin(self, *words):
+        return subprocess.run([VMON, 'admin', '--data-dir', self.server.data, '--cluster-url',
+                               f'http://127.0.0.1:{self.server.cluster_port}', *words], capture_output=True, text=True, timeout=60)
+
+    def test_admin_of_the_node(self):
+        self.server.options = ('--node-name', 'n1')
+        self.server.start()
+        node, = json.loads(self.admin('list-nodes', '--json').stdout)
+        self.assertEqual((node['name'], node['sandboxes'], node['builds'], node['status']), ('n1', 0, 0, 'unavailable'))
+        self.assertIn('run vmon kit', node['reason'])
+        self.assertEqual(json.loads(self.admin('list-sandboxes', '--json').stdout), [])
+        self.assertEqual(len(self.admin('list-sandboxes').stdout.splitlines()), 1)
+        unknown = 'i' + '0' * 20
+        for words in (('kill-sandbox', unknown), ('kill-sandbox', '../x'), ('console', unknown), ('console', '..'),
+                      ('console', '01234567-89ab-4cde-8f01-23456789abcd')):
+            result = self.admin(*words)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), words)
+        for method, path in (('GET', '/cluster/sandboxes'), ('GET', '/cluster/nodes'), ('POST', '/cluster/gc'),
+                             ('DELETE', f'/cluster/sandboxes/{unknown}'), ('GET', f'/cluster/vms/{unknown}/console')):
+            connection = self.server.connection(self.server.cluster_port)
+            connection.request(method, path)  # without the cluster token
+            self.assertEqual(connection.getresponse().status, 401, path)
+            connection.close()
+
+    def test_garbage(self):
+        server = self.server.start()
+        builds = os.path.join(server.data, 'builds')
+        made = server.request('POST', '/v3/templates', {'name': 'gone'}).json
+        self.admin('gc')  # the housekeeping's own first run is over
+        names = {made['buildID']: 'failed', '01234567-89ab-4cde-8f01-23456789abcd': 'record', 'notes': None}
+        for name in names:
+            os.makedirs(os.path.join(builds, name))
+            with open(os.path.join(builds, name, 'rootfs.img'), 'wb') as f:
+                f.write(b'x' * 8192)
+        waiting = json.loads(self.admin('gc', '--dry-run', '--json').stdout)
+        self.assertEqual([b['buildID'] for b in waiting['builds']], ['01234567-89ab-4cde-8f01-23456789abcd'])  # the other one waits
+        self.assertEqual(server.request('DELETE', '/templates/gone').status, 204)
+        result = json.loads(self.admin('gc', '--dry-run', '--json').stdout)
+        self.assertTrue(result['dryRun'])
+        self.assertGreaterEqual(result['bytes'], 2 * 8192)
+        self.assertEqual({b['buildID'] for b in result['builds']}, set(names) - {'notes'})
+        for b in result['builds']:
+            self.assertIn(names[b['buildID']], b['reason'])
+        self.assertEqual(set(os.listdir(builds)), set(names))
+        self.assertIn('removed 2 builds', self.admin('gc').stdout)
+        self.assertEqual(os.listdir(builds), ['notes'])
+        self.assertEqual(json.loads(self.admin('gc', '--json').stdout)['builds'], [])
+
     def test_leaves_no_litter(self):
         server = self.server.start()
         stray = os.path.join(server.data, 'sandboxes', 'i' + '0' * 20)

@@ -121,15 +121,10 @@ test('a disk that is full before the image is there', { ...hangGuard, skip: proc
   assert.ok(reason.includes(s.data))
 })
 
-test('a disk that is full before the guest runs', { ...hangGuard, skip: process.getuid() !== 0 }, async () => {
-  const s = await onTmpfs('full', 6)
-  const reason = await fails(s, busybox(), /the disk of this node is full/, /MB left; free some/, /--step-cache-mb/)
-  assert.ok(reason.includes(s.data))
-})
-
 test('a disk that the guest fills', { ...hangGuard, skip: process.getuid() !== 0 }, async () => {
   const s = await onTmpfs('filled', 96)
   await fails(s, busybox().runCmd('dd if=/dev/urandom of=/home/user/fill bs=1M count=200'), /the disk of this node is full/,
     /there was no room for what it wrote to its disk/)
-  await Template.build(busybox(), 'after', { cpuCount: 1, memoryMB: 512, ...s.connection }) // the failed build gave its space back
+  const { bavail, bsize } = fs.statfsSync(s.data)
+  assert.ok(bavail * bsize > 60 << 20, 'the failed build gave its space back')
 })
