@@ -129,9 +129,9 @@ static int add_overlay(struct vm *vm, const char *next, const char *node, struct
         if (r < 0)
                 return r;
         file = xasprintf("/dev/fdset/%d", set);
-        a = json_pack("{s:s, s:s, s:b, s:s, s:s, s:n, s:{s:s, s:s, s:s, s:s}}", "driver", "qcow2", "node-name", node, "read-only", 0,
-                      "discard", "unmap", "detect-zeroes", "unmap", "backing", "file", "driver", "file", "filename", file,
-                      "locking", "off", "discard", "unmap");
+        a = json_pack("{s:s, s:s, s:b, s:s, s:s, s:n, s:{s:b}, s:{s:s, s:s, s:s, s:s, s:{s:b}}}", "driver", "qcow2", "node-name", node,
+                      "read-only", 0, "discard", "unmap", "detect-zeroes", "unmap", "backing", "cache", "no-flush", 1, "file",
+                      "driver", "file", "filename", file, "locking", "off", "discard", "unmap", "cache", "no-flush", 1);
         return vm_qmp(vm, "blockdev-add", a, -1, NULL, err);
 }
 
