@@ -118,7 +118,10 @@ test('a VM that is killed under a step ends the build at once, with the reason',
   const { templateID } = json.find((t) => t.aliases.includes('killed-vm'))
   const { builds } = (await request('GET', `/templates/${templateID}`)).json
   const qemu = fs.readdirSync('/proc').find((p) => {
-    try { return /^\d+$/.test(p) && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').includes(`\0b-${builds[0].buildID}\0`) } catch { return false }
+    try {
+      const cmdline = /^\d+$/.test(p) && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1')
+      return cmdline && /qemu-system/.test(cmdline.split('\0')[0]) && cmdline.includes(`\0b-${builds[0].buildID}\0`)
+    } catch { return false }
   })
   process.kill(Number(qemu), 'SIGKILL')
   const error = await building

@@ -56,7 +56,10 @@ test('nothing is copied in full, and the template cannot be written', async () =
   const overlay = fs.statSync(path.join(dir, 'data/sandboxes', b.sandboxId, 'overlay.qcow2'))
   assert.ok(overlay.blocks * 512 < 8 << 20, `overlay of an idle fork: ${overlay.blocks * 512} bytes`)
   const pid = fs.readdirSync('/proc').find((p) => {
-    try { return /^\d+$/.test(p) && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').startsWith('/') && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').includes(`\0${b.sandboxId}\0`) } catch { return false }
+    try {
+      const cmdline = /^\d+$/.test(p) && fs.readFileSync(`/proc/${p}/cmdline`, 'latin1')
+      return cmdline && /qemu-system/.test(cmdline.split('\0')[0]) && cmdline.includes(`\0${b.sandboxId}\0`)
+    } catch { return false }
   })
   const ram = fs.readFileSync(`/proc/${pid}/maps`, 'latin1').split('\n').filter((l) => /memfd|\/memory/.test(l))
   assert.ok(ram.length > 0)
