@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/random.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -165,9 +166,9 @@ static int add_entropy(const json_t *request, struct error *err)
         const char *text = json_str(request, "entropy");
         CLEANUP_BUF struct buf raw = {};
         CLEANUP_CLOSE int fd = -1;
-        struct {
-                struct rand_pool_info info;
-                char data[ENTROPY_MAX];
+        union {
+                struct rand_pool_info info; /* ends in the data */
+                char room[sizeof(struct rand_pool_info) + ENTROPY_MAX];
         } pool = {};
 
         if (!text || !base64_decode(text, strlen(text), &raw) || raw.len < 32 || raw.len > ENTROPY_MAX)
@@ -176,7 +177,7 @@ static int add_entropy(const json_t *request, struct error *err)
                 return 0;
         pool.info.entropy_count = (int)raw.len * 8;
         pool.info.buf_size = (int)raw.len;
-        memcpy(pool.info.buf, raw.data, raw.len);
+        memcpy(pool.room + offsetof(struct rand_pool_info, buf), raw.data, raw.len);
         fd = open("/dev/urandom", O_WRONLY | O_CLOEXEC);
         if (fd < 0 || ioctl(fd, RNDADDENTROPY, &pool) < 0)
                 return error_errno(err, errno, "add entropy");

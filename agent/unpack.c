@@ -81,7 +81,7 @@ static int write_text(struct tree *t, const char *path, const char *text, struct
 static int install_binary(struct tree *t, struct error *err)
 {
         CLEANUP_CLOSE int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), to = -1;
-        int r = create_file(t, AGENT_BINARY + 1, 0777, &to, err);
+        int r = create_file(t, &AGENT_BINARY[1], 0777, &to, err);
         ssize_t n;
 
         if (r < 0)

@@ -30,8 +30,8 @@ static const char *const statement_sql[STATEMENTS] = {
         [RANGE_FROM] = "SELECT key, value, revision FROM kv WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
         [RANGE_AFTER] = "SELECT key, value, revision FROM kv WHERE key > ?1 AND key < ?2 ORDER BY key LIMIT ?3",
         [REVISION] = "SELECT revision FROM kv WHERE key = ?1",
-        [PUT] = "INSERT INTO kv (key, value, revision) VALUES (?1, ?2, ?3) "
-                "ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+        [PUT] = ("INSERT INTO kv (key, value, revision) VALUES (?1, ?2, ?3) "
+                 "ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision"),
         [DELETE] = "DELETE FROM kv WHERE key = ?1",
         [NEXT] = "UPDATE counter SET n = n + 1 RETURNING n",
         [BEGIN] = "BEGIN IMMEDIATE",
