@@ -19,7 +19,7 @@ after(() => Promise.all([a?.kill(), b?.kill()]))
 const run = async (sandbox, cmd) => (await sandbox.commands.run(cmd)).stdout.trim()
 
 test('the process of the start command is alive and is the one of the snapshot', async () => {
-  const find = `for p in /proc/[0-9]*; do case $(tr '\\0' ' ' < $p/cmdline 2>/dev/null) in *random/uuid*drawn*) echo "\${p#/proc/} $(cut -d' ' -f22 $p/stat)"; break;; esac; done`
+  const find = `for p in /proc/[0-9]*; do case $(tr '\\0' ' ' < $p/cmdline 2>/dev/null) in *random/uu''id*drawn*) echo "\${p#/proc/} $(cut -d' ' -f22 $p/stat)"; break;; esac; done`
   const [one, two] = await Promise.all([run(a, find), run(b, find)])
   assert.match(one, /^\d+ \d+$/)
   assert.equal(one, two, 'same pid, same start time')
