@@ -45,7 +45,8 @@ static void seals(void **state)
 
                 memset(text, 'x', n);
                 sealed = secret_seal(key, "here", text, n);
-                assert_null(strstr(sealed, "xxx"));
+                /* Long enough that the random nonce does not spell it by chance. */
+                assert_null(strstr(sealed, "xxxxxxxx"));
                 assert_int_equal(secret_open(key, "here", sealed, &plain, &len, &err), 0);
                 assert_int_equal(len, n);
                 assert_memory_equal(plain, text, n);
