@@ -82,13 +82,13 @@ int template_by_reference(struct template_service *s, const struct team *team, c
                 return error_wrap(err, r, "%s", what);
         key = name_key(&n);
         r = records_template_find(s->records, team, &n, &t, err);
-        if (r == 0 && !streq(t->team_id, team->id))
+        if (r >= 0 && !streq(t->team_id, team->id))
                 r = error_set(err, ERROR_FORBIDDEN, "You don't have access to template '%s'", key);
         if (ret_name) {
                 *ret_name = n;
                 n = (struct name_ref){};
         }
-        if (r == 0)
+        if (r >= 0)
                 *ret = STEAL(t);
         return r;
 }

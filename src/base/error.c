@@ -78,7 +78,7 @@ int (error_errno)(struct error *err, int errnum, const char *format, ...)
         return -errnum;
 }
 
-int error_wrap(struct error *err, int ret, const char *format, ...)
+int (error_wrap)(struct error *err, int ret, const char *format, ...)
 {
         char context[ERROR_MESSAGE_MAX], message[ERROR_MESSAGE_MAX];
         va_list ap;

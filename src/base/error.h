@@ -49,7 +49,13 @@ int error_wrap(struct error *err, int ret, const char *format, ...) __attribute_
 int error_kind_to_errno(enum error_kind kind);
 
 #ifdef __clang_analyzer__
-/* Lets the analyser see what the comments say: these never return 0. */
+/* Lets the analyser see what the comments say: error_set and error_errno are negative, error_wrap is `ret`. */
 #define error_set(...) ((void)(error_set)(__VA_ARGS__), -5)
 #define error_errno(...) ((void)(error_errno)(__VA_ARGS__), -5)
+#define error_wrap(err, ret, ...)                              \
+        ({                                                     \
+                int wrapped_ = (ret);                          \
+                (void)(error_wrap)(err, wrapped_, __VA_ARGS__); \
+                wrapped_;                                      \
+        })
 #endif

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2154 # NAME_in, NAME_pid and NAME_guest are set by eval
 # usage: test_net.sh NET_HELPER
 # The network `nat` with everything real but the guest: isolation, name resolution, clean-up. Runs in namespaces of
 # its own, the "host" included, so that this machine's network is not touched. Root; status 77 = skipped.
