@@ -180,7 +180,7 @@ static bool ends_within(const struct vm *vm, int ms)
 
 static void check_forks(const struct vm_template *t, const char *work)
 {
-        struct vm *vm[FORKS], *again;
+        struct vm *vm[FORKS], *again, *gone;
         char *uuid[FORKS], *dir[FORKS];
         struct error err = {};
 
@@ -207,8 +207,9 @@ static void check_forks(const struct vm_template *t, const char *work)
         alive_count = 1;
         check(ends_within(again, 10000), "its end is seen through the other handle");
         check(kill(vm_pid(again), 0) < 0, "QEMU is gone");
-        check(vm_adopt(dir[0], &vm[0], &err) < 0 && err.kind == ERROR_NOT_FOUND, "a killed VM is not found");
+        check(vm_adopt(dir[0], &gone, &err) < 0 && err.kind == ERROR_NOT_FOUND, "a killed VM is not found");
         vm_close(again);
+        vm_close(vm[0]);
         alive_count = 0;
         must(vm_set_expiry(vm[1], clock_realtime_ns() + NSEC_PER_SEC / 2, &err), "set expiry", &err);
         check(ends_within(vm[1], 10000), "an expired VM ends by itself");
