@@ -41,10 +41,10 @@ const struct build_layer *pipeline_last(const struct pipeline *p)
 
 static void append(struct pipeline *p, struct build_layer *l)
 {
+        strcpy(p->key, l->key);
         p->layers = xreallocarray(p->layers, p->layer_count + 1, sizeof(*p->layers));
         p->layers[p->layer_count++] = *l;
         *l = (struct build_layer){};
-        strcpy(p->key, pipeline_last(p)->key);
 }
 
 void pipeline_add_cached(struct pipeline *p, struct build_layer *l)

@@ -79,9 +79,9 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
 
         o.disk_qcow2 = l.qcow2;
         o.disks = l.disks;
-        if (r == 0)
+        if (r >= 0)
                 r = note_kit(f, err);
-        if (r == 0)
+        if (r >= 0)
                 r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, NULL, ret, err);
         if (r < 0)
                 unlink(overlay);
