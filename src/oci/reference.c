@@ -135,6 +135,9 @@ static const char *split_name(char *name, struct oci_reference *r)
                 r->registry = xstrdup("docker.io");
         r->repository = streq(r->registry, "docker.io") && !strchr(name, '/') ? xasprintf("library/%s", name)
                                                                              : xstrdup(name);
+        /* With what was filled in: the full text must be a reference itself. */
+        if (strlen(r->repository) > REPOSITORY_MAX)
+                return "the repository is longer than 255 characters";
         return NULL;
 }
 

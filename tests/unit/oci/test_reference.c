@@ -71,9 +71,27 @@ static void bad(void **state)
         assert_int_equal(oci_reference_parse(longest, &(struct oci_reference){}, NULL), -22);
 }
 
+/* The limit counts what is filled in: "library/" and the name. */
+static void length(void **state)
+{
+        struct oci_reference r = {};
+        struct error err;
+        char name[256];
+
+        (void)state;
+        memset(name, 'a', sizeof name);
+        name[247] = '\0';
+        assert_int_equal(oci_reference_parse(name, &r, &err), 0);
+        oci_reference_free(&r);
+        name[247] = 'a';
+        name[248] = '\0';
+        assert_true(oci_reference_parse(name, &r, &err) < 0);
+        assert_int_equal(err.kind, ERROR_INVALID);
+}
+
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(good), cmocka_unit_test(bad) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(good), cmocka_unit_test(bad), cmocka_unit_test(length) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
