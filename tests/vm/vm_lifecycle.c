@@ -85,7 +85,7 @@ static void capture(const struct kit *kit, const char *work, const char *build)
         const char *const disks[] = {disk, NULL};
         struct vm_config c = {.id = "finalize", .dir = dir, .kit = kit, .backend = "tcg", .vcpus = 1, .memory_mib = MEMORY_MIB,
                               .network = VM_NETWORK_NAT, .disks = disks, .memory_file = memory, .mode = "root", .init = "agent"};
-        const char *const counter[] = {"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n >/tmp/counter; sleep 0.1; done", NULL};
+        const char *const counter[] = {"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n >/tmp/counter.new; mv /tmp/counter.new /tmp/counter; sleep 0.1; done", NULL};
         struct agent_process p = {.argv = counter};
         struct agent_stream *stream;
         struct vm_manifest m;
