@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/failpoint.h"
 #include "base/mem.h"
 #include "base/rand.h"
 
@@ -96,14 +97,21 @@ static int fsync_parent(const char *path, struct error *err)
 int file_publish(const char *from, const char *to, struct error *err)
 {
         CLEANUP_CLOSE int fd = open(from, O_RDONLY | O_CLOEXEC);
+        int r;
 
         if (fd < 0)
                 return error_errno(err, errno, "open %s", from);
+        failpoint("fsync", to);
         if (fsync(fd) < 0)
                 return error_errno(err, errno, "fsync %s", from);
+        failpoint("rename", to);
         if (rename(from, to) < 0)
                 return error_errno(err, errno, "rename %s to %s", from, to);
-        return fsync_parent(to, err);
+        failpoint("renamed", to);
+        r = fsync_parent(to, err);
+        if (r >= 0)
+                failpoint("published", to);
+        return r;
 }
 
 static int write_new(const char *path, const void *data, size_t len, mode_t mode)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "store/backend.h"
@@ -337,6 +338,11 @@ static int commit_inside(struct connection *c, const struct store_txn *t, struct
         return r;
 }
 
+static const char *first_key(const struct store_txn *t)
+{
+        return t->write_count ? t->writes[0].key : "";
+}
+
 static int commit_locked(struct connection *c, const struct store_txn *t, struct error *err)
 {
         int r = statement_run(c, statement_begin(c, BEGIN), "begin", err);
@@ -344,8 +350,11 @@ static int commit_locked(struct connection *c, const struct store_txn *t, struct
         if (r < 0)
                 return r;
         r = commit_inside(c, t, err);
-        if (r == 0)
+        if (r == 0) {
+                failpoint("commit", first_key(t));
                 r = statement_run(c, statement_begin(c, COMMIT), "commit", err);
+                failpoint("committed", first_key(t));
+        }
         /* A full disk may have rolled back by itself; then there is nothing to undo. */
         if (r < 0 && !sqlite3_get_autocommit(c->db))
                 statement_run(c, statement_begin(c, ROLLBACK), "roll back", NULL);
