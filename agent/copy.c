@@ -14,8 +14,10 @@
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "context-archive.h"
 #include "tar.h"
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -118,6 +120,20 @@ static void count_bytes(uint64_t bytes, void *data)
         c->result->bytes += bytes;
 }
 
+/* The later of two entries with one name wins, as for files; a link to itself stays. 0 or -1 and errno. */
+static int link_at(int from, const char *name, int to, const char *as)
+{
+        struct stat a, b;
+
+        if (linkat(from, name, to, as, 0) == 0)
+                return 0;
+        if (errno != EEXIST || fstatat(from, name, &a, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(to, as, &b, AT_SYMLINK_NOFOLLOW) < 0)
+                return -1;
+        if (a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+                return 0;
+        return tree_remove_at(to, as) < 0 ? -1 : linkat(from, name, to, as, 0);
+}
+
 static int stage_hard_link(struct copy *c, int parent, const char *name, const char *target, struct error *err)
 {
         char clean[PATH_MAX];
@@ -133,9 +149,7 @@ static int stage_hard_link(struct copy *c, int parent, const char *name, const c
         fd = tree_openat(&c->stage, above, O_RDONLY | O_DIRECTORY);
         if (fd < 0)
                 return error_errno(err, fd, "hard link to '%s'", target);
-        if (linkat(fd, last, parent, name, 0) < 0 && errno != EEXIST)
-                return error_errno(err, errno, "hard link to '%s'", target);
-        return 0;
+        return link_at(fd, last, parent, name) < 0 ? error_errno(err, errno, "hard link to '%s'", target) : 0;
 }
 
 static int stage_object(struct copy *c, struct archive *a, struct archive_entry *e, const char *path, struct error *err)
@@ -145,6 +159,8 @@ static int stage_object(struct copy *c, struct archive *a, struct archive_entry 
         struct stat st;
         int parent, r = tree_parent(&c->stage, path, true, &parent, &name, err);
 
+        if (r == -ELOOP)
+                return error_set(err, ERROR_INVALID, "the entry lies behind a symbolic link of the archive");
         if (r < 0)
                 return r;
         if (target)
@@ -163,6 +179,23 @@ static int stage_object(struct copy *c, struct archive *a, struct archive_entry 
         return r;
 }
 
+/* What says itself that it cannot fit is refused before anything is written. A sparse file's size says nothing. */
+static int check_size(struct copy *c, struct archive_entry *e, struct error *err)
+{
+        int64_t size = archive_entry_size(e);
+        struct statvfs fs;
+        uint64_t left;
+
+        if (archive_entry_filetype(e) != AE_IFREG || archive_entry_hardlink(e) || archive_entry_sparse_count(e) ||
+            fstatvfs(c->stage.root, &fs) < 0)
+                return 0;
+        left = (uint64_t)fs.f_bavail * fs.f_frsize;
+        if (size <= 0 || (uint64_t)size <= left)
+                return 0;
+        return error_set(err, ERROR_UNAVAILABLE, "its %llu MB do not fit, the template's disk has %llu MB left",
+                         (unsigned long long)size >> 20, (unsigned long long)left >> 20);
+}
+
 static int stage_entry(struct copy *c, struct archive *a, struct archive_entry *e, struct error *err)
 {
         const char *name = archive_entry_pathname(e);
@@ -175,18 +208,23 @@ static int stage_entry(struct copy *c, struct archive *a, struct archive_entry *
         c->result->entries++;
         if (*path == 0)
                 return 0;
-        r = stage_object(c, a, e, path, err);
+        r = check_size(c, e, err);
+        if (r >= 0)
+                r = stage_object(c, a, e, path, err);
         return r < 0 ? error_wrap(err, r, "%s", path) : 0;
 }
 
 static int stage_archive(struct copy *c, struct error *err)
 {
-        CLEANUP_ARCHIVE struct archive *a = archive_new();
+        struct context_archive *archive = NULL;
         struct archive_entry *e;
-        int r = archive_open_path(a, c->request->archive, err);
+        int r = context_archive_open(c->request->archive, &archive, err);
 
-        while (r >= 0 && (r = archive_next(a, &e, err)) > 0)
-                r = stage_entry(c, a, e, err);
+        while (r >= 0 && (r = archive_next(context_archive_tar(archive), &e, err)) > 0)
+                r = stage_entry(c, context_archive_tar(archive), e, err);
+        if (r >= 0)
+                r = context_archive_finish(archive, err);
+        context_archive_close(archive);
         return r;
 }
 
@@ -323,6 +361,12 @@ static int open_parent(char *path, const char **ret_name, struct error *err)
         return fd < 0 ? error_errno(err, errno, "open %s", path) : fd;
 }
 
+/* Does the text alone say that a directory is meant? */
+static bool names_directory(const char *target)
+{
+        return str_ends(target, "/") || str_ends(target, "/.") || str_ends(target, "/..");
+}
+
 static int place_file(struct copy *c, int from, const char *name, struct error *err)
 {
         const char *target = c->request->target, *as;
@@ -330,7 +374,7 @@ static int place_file(struct copy *c, int from, const char *name, struct error *
         CLEANUP_CLOSE int parent = -1;
         struct stat st;
 
-        if (str_ends(target, "/") || (stat(target, &st) == 0 && S_ISDIR(st.st_mode)))
+        if (names_directory(target) || (stat(target, &st) == 0 && S_ISDIR(st.st_mode)))
                 path = xasprintf("%s/%s", target, name);
         else
                 path = xstrdup(target);
@@ -344,7 +388,8 @@ static int place_directory(struct copy *c, int from, const char *name, struct er
         CLEANUP_CLOSE int parent = -1;
         const char *as;
 
-        for (size_t len = strlen(path); len > 1 && path[len - 1] == '/'; len--)
+        /* "dir/" and "dir/." are "dir"; it may have to be made under that name. */
+        for (size_t len = strlen(path); len > 1 && (path[len - 1] == '/' || str_ends(path, "/.")); len--)
                 path[len - 1] = 0;
         if (streq(path, "/")) {
                 parent = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -410,5 +455,5 @@ int copy_from_archive(const struct copy_request *request, struct copy_result *re
                 r = parse_mode(&c, err);
         if (r >= 0)
                 r = run(&c, source, err);
-        return r < 0 ? error_wrap(err, r, "copy %s to %s", request->source, request->target) : 0;
+        return r == -ENOSPC || r == -EDQUOT ? error_wrap(err, r, "the template's disk is full") : r;
 }

@@ -213,14 +213,14 @@ int entry_create(struct archive *a, struct archive_entry *e, int dir_fd, const c
         case AE_IFDIR:
                 return create_directory(e, dir_fd, name, err);
         case AE_IFLNK:
-        case AE_IFIFO:
                 return create_other(e, dir_fd, name, err);
+        case AE_IFIFO:
         case AE_IFCHR:
         case AE_IFBLK:
         case AE_IFSOCK:
                 if (devices)
                         return create_other(e, dir_fd, name, err);
-                return error_set(err, ERROR_INVALID, "devices are not allowed");
+                return error_set(err, ERROR_INVALID, "devices, pipes and sockets are not allowed");
         default:
                 return error_set(err, ERROR_INVALID, "unknown type of entry");
         }

@@ -31,7 +31,7 @@ typedef void (*entry_progress)(uint64_t bytes, void *data);
 
 /* Creates the object of `e` as dir_fd/name, which must not exist unless both are directories. Applies owner,
  * mode, extended attributes and mtime (a directory's mtime excepted). Hard links are made by the caller.
- * With `devices` false, devices and sockets are ERROR_INVALID. */
+ * With `devices` false, devices, pipes (FIFOs) and sockets are ERROR_INVALID. */
 int entry_create(struct archive *a, struct archive_entry *e, int dir_fd, const char *name, bool devices,
                  entry_progress progress, void *data, struct error *err);
 

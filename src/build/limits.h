@@ -5,6 +5,7 @@
 #define BUILD_STEP_ARGS_MAX 1024       /* arguments of one step */
 #define BUILD_STEP_TYPE_MAX 64         /* bytes of a step's type */
 #define BUILD_ARG_MAX (120 * 1024)     /* bytes of one argument: Linux allows 128 KiB in one argv entry */
+#define BUILD_ENV_NAME_MAX 1024        /* bytes of a variable's name: with "=" and a value it is one argv entry */
 #define BUILD_REFERENCE_MAX 1024       /* bytes of an image or template reference */
 
 #define BUILD_LOG_LINE_MAX (64 * 1024) /* bytes of one log entry; longer lines are split, nothing is lost */

@@ -31,13 +31,14 @@ static void emit_raw(struct line_splitter *s, const char *data, size_t len)
         s->on_line(line, s->data);
 }
 
+/* The end of a line; blanks before the last piece of a long one belong to its middle. */
 static void emit(struct line_splitter *s, const char *data, size_t len)
 {
-
-        while (len && blank(data[0])) {
+        while (len && !s->continues && blank(data[0])) {
                 data++;
                 len--;
         }
+        s->continues = false;
         while (len && blank(data[len - 1]))
                 len--;
         if (len)
@@ -74,6 +75,7 @@ static void hand_out(struct line_splitter *s)
                         break;
                 n = cut(p, BUILD_LOG_LINE_MAX);
                 emit_raw(s, p, n); /* untrimmed: the pieces joined are the line */
+                s->continues = true;
                 at += n;
         }
         if (at)

@@ -26,6 +26,7 @@ struct line_splitter {
         struct buf pending;
         void (*on_line)(const char *line, void *data); /* valid UTF-8 */
         void *data;
+        bool continues; /* a piece of the pending line has been handed out */
 };
 void line_splitter_feed(struct line_splitter *s, const char *data, size_t len);
 /* The end of the stream: an unfinished line is handed out. */

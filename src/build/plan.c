@@ -151,10 +151,24 @@ static int check_env(const char *type, const struct build_step *s, struct error 
                 return error_set(err, ERROR_INVALID, "%s does not support passing no arguments", type);
         if (n % 2)
                 return error_set(err, ERROR_INVALID, "%s requires both a key and value arguments", type);
-        for (size_t i = 0; i < n; i += 2)
+        for (size_t i = 0; i < n; i += 2) {
                 if (!s->args[i][0] || strchr(s->args[i], '='))
                         return error_set(err, ERROR_INVALID, "%s key '%s' must be non-empty and without '='", type,
                                          s->args[i]);
+                if (strlen(s->args[i]) > BUILD_ENV_NAME_MAX)
+                        return error_set(err, ERROR_INVALID, "%s key '%.40s…' is longer than %d bytes", type, s->args[i],
+                                         BUILD_ENV_NAME_MAX);
+        }
+        return 0;
+}
+
+/* WORKDIR and USER: one argument, which comes back from the guest as a line. */
+static int check_line(const char *type, const char *argument, const struct build_step *s, struct error *err)
+{
+        if (!s->args[0] || !s->args[0][0])
+                return error_set(err, ERROR_INVALID, "%s requires a %s argument", type, argument);
+        if (strpbrk(s->args[0], "\r\n"))
+                return error_set(err, ERROR_INVALID, "%s %s must be one line", type, argument);
         return 0;
 }
 
@@ -175,9 +189,9 @@ static int check_step(struct build_step *s, struct error *err)
         if (streq(type, "RUN"))
                 return s->args[0] ? 0 : error_set(err, ERROR_INVALID, "RUN requires command argument");
         if (streq(type, "WORKDIR"))
-                return s->args[0] && s->args[0][0] ? 0 : error_set(err, ERROR_INVALID, "WORKDIR requires a path argument");
+                return check_line(type, "path", s, err);
         if (streq(type, "USER"))
-                return s->args[0] && s->args[0][0] ? 0 : error_set(err, ERROR_INVALID, "USER requires a username argument");
+                return check_line(type, "username", s, err);
         return error_set(err, ERROR_INVALID, "command type %s is not implemented", type);
 }
 
@@ -207,7 +221,15 @@ static int read_step(const json_t *j, size_t number, struct build_step *s, struc
         if (r < 0)
                 return r;
         r = read_string(j, "filesHash", BUILD_ARG_MAX, &s->files_hash, err);
-        return r < 0 ? r : check_step(s, err);
+        if (r < 0)
+                return r;
+        r = check_step(s, err);
+        /* A hash is checked where it means something; elsewhere it must not become a file name or a part of the key. */
+        if (!streq(s->type, "COPY")) {
+                free(s->files_hash);
+                s->files_hash = NULL;
+        }
+        return r;
 }
 
 static int read_steps(const json_t *body, struct build_plan *p, struct error *err)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 char *shell_quote(const char *s)
@@ -35,16 +36,44 @@ static size_t name_length(const char *s)
         return n;
 }
 
-/* Is the dollar at `s` a reference to expand? */
-static bool reference(const char *s)
+/* What may follow a name in braces: nothing, a default, a pattern. An offset (`${A:B}`) or a subscript is arithmetic, in which
+ * bash runs the command substitutions of values: never given to the shell. */
+static bool is_operator(const char *s)
 {
-        size_t n;
+        if (*s == ':')
+                s++;
+        else if (*s == '}' || *s == '#' || *s == '%')
+                return true;
+        return *s && strchr("-+=?", *s);
+}
+
+/* The end of the reference that begins with the dollar at `s`, or NULL when that is a dollar like any other character. */
+static const char *reference_end(const char *s)
+{
+        size_t n = name_length(s + 1);
+        unsigned depth = 1;
 
         if (s[1] != '{')
-                return name_start(s[1]);
+                return n ? s + 1 + n : NULL;
         n = name_length(s + 2);
-        /* ${NAME}, ${NAME:-word}, ${NAME#pattern} …; an array subscript would be evaluated, so it is literal. */
-        return n && s[2 + n] && strchr("}:-+=?#%", s[2 + n]) && strchr(s + 2 + n, '}');
+        if (!n || !is_operator(s + 2 + n))
+                return NULL;
+        for (s += 2 + n; *s; s++)
+                if (s[0] == '$' && s[1] == '{' && ++depth > SHELL_NESTING_MAX)
+                        return NULL;
+                else if (*s == '}' && --depth == 0)
+                        return s + 1;
+        return NULL;
+}
+
+/* Adds [s, end) as it stands within double quotes. */
+static void add_quoted(struct buf *b, const char *s, const char *end)
+{
+        for (; s < end; s++) {
+                if (strchr("\\\"`", *s) || (*s == '$' && !reference_end(s)))
+                        buf_addc(b, '\\');
+                buf_addc(b, *s);
+        }
 }
 
 char *shell_expandable(const char *s)
@@ -52,10 +81,38 @@ char *shell_expandable(const char *s)
         struct buf b = {};
 
         buf_addc(&b, '"');
-        for (; *s; s++) {
-                if (strchr("\\\"`", *s) || (*s == '$' && !reference(s)))
-                        buf_addc(&b, '\\');
-                buf_addc(&b, *s);
+        add_quoted(&b, s, s + strlen(s));
+        buf_addc(&b, '"');
+        return buf_steal(&b);
+}
+
+static const char *next_reference(const char *s, const char **ret_end)
+{
+        for (; (s = strchr(s, '$')); s++)
+                if ((*ret_end = reference_end(s)))
+                        return s;
+        return NULL;
+}
+
+char *shell_word(const char *s, json_t *literals)
+{
+        struct buf b = {};
+
+        buf_addc(&b, '"');
+        while (*s) {
+                const char *end, *reference = next_reference(s, &end);
+                size_t len = reference ? (size_t)(reference - s) : strlen(s);
+
+                if (len) {
+                        CLEANUP_FREE char *name = xasprintf(SHELL_LITERAL "%zu", json_object_size(literals));
+
+                        json_object_set_new(literals, name, json_stringn(s, len));
+                        buf_addf(&b, "${%s}", name);
+                }
+                if (!reference)
+                        break;
+                add_quoted(&b, reference, end);
+                s = end;
         }
         buf_addc(&b, '"');
         return buf_steal(&b);
@@ -63,17 +120,16 @@ char *shell_expandable(const char *s)
 
 bool shell_expands(const char *s)
 {
-        for (; (s = strchr(s, '$')); s++)
-                if (reference(s))
-                        return true;
-        return false;
+        const char *end;
+
+        return next_reference(s, &end);
 }
 
 bool shell_assignable(const char *name)
 {
         static const char *const fixed[] = {"UID",    "EUID",   "PPID",          "BASHOPTS", "SHELLOPTS",
                                             "GROUPS", "LINENO", "BASH_VERSINFO", "_",        "FUNCNAME",
-                                            "DIRSTACK"};
+                                            "DIRSTACK", "OPTIND"};
 
         for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
                 if (streq(name, fixed[i]))

@@ -70,28 +70,33 @@ static int run_step(struct pipeline *p, const struct build_step *s, const char *
         return r;
 }
 
-/* "export K='V'" for what a shell can assign: the build environment over root's login environment (design 9). */
-static void add_exports(struct buf *b, const json_t *env)
+#define EXPORTED "VMON_EXPORT_" /* and a number: a variable's value on its way past the login scripts */
+
+/* The build environment over root's login environment (design 9): exports of what a shell can assign, with the values in `env`,
+ * which takes more than an argument does. */
+static void add_exports(struct buf *b, const json_t *from, json_t *env)
 {
         const char *key;
         json_t *v;
 
-        json_object_foreach((json_t *)env, key, v) {
-                CLEANUP_FREE char *value = shell_quote(json_string_value(v));
+        json_object_foreach((json_t *)from, key, v) {
+                CLEANUP_FREE char *name = xasprintf(EXPORTED "%zu", json_object_size(env));
 
-                if (shell_assignable(key))
-                        buf_addf(b, "export %s=%s\n", key, value);
+                if (!shell_assignable(key))
+                        continue;
+                json_object_set(env, name, v);
+                buf_addf(b, "export %s=\"${%s}\"\n", key, name);
         }
 }
 
-/* A script that prints each expanded value between marks; later pairs see earlier ones. */
-static char *env_script(const struct pipeline *p, const struct build_step *s, const char *mark)
+/* A script that prints each expanded value between marks; later pairs see earlier ones. It needs the variables in `env`. */
+static char *env_script(const struct pipeline *p, const struct build_step *s, const char *mark, json_t *env)
 {
         struct buf b = {};
 
-        add_exports(&b, p->context.env);
+        add_exports(&b, p->context.env, env);
         for (size_t i = 0; s->args[i]; i += 2) {
-                CLEANUP_FREE char *word = shell_expandable(s->args[i + 1]);
+                CLEANUP_FREE char *word = shell_word(s->args[i + 1], env);
 
                 buf_addf(&b, "vmon_value_=%s\nprintf '%%s%%s' '%s' \"$vmon_value_\"\n", word, mark);
                 if (shell_assignable(s->args[i]))
@@ -143,7 +148,8 @@ static int take_values(struct pipeline *p, const struct build_step *s, const cha
 
 static int expand_in_guest(struct pipeline *p, const struct build_step *s, struct error *err)
 {
-        struct build_context root = {.user = (char *)"root", .workdir = (char *)"/", .env = p->context.env};
+        CLEANUP_JSON json_t *env = json_object();
+        struct build_context root = {.user = (char *)"root", .workdir = (char *)"/", .env = env};
         CLEANUP_FREE char *script = NULL;
         struct capture capture = {.p = p};
         struct agent_exit exit = {};
@@ -154,9 +160,10 @@ static int expand_in_guest(struct pipeline *p, const struct build_step *s, struc
         if (r < 0)
                 return r;
         random_id(mark, 32);
-        script = env_script(p, s, mark);
+        script = env_script(p, s, mark, env);
         if (strlen(script) > BUILD_ARG_MAX)
-                return error_set(err, ERROR_LIMIT, "ENV: the environment is larger than %d bytes", BUILD_ARG_MAX);
+                return error_set(err, ERROR_LIMIT, "ENV: its references and the names of all variables take more than %d bytes",
+                                 BUILD_ARG_MAX);
         guest_command_init(&c, script, &root);
         c.process.timeout_s = BUILD_CONFIGURE_SECONDS;
         c.process.on_output = on_capture;

@@ -1,101 +1,5 @@
 /* COPY steps: template-api 11.5 and known-failures D1. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "agent/copy.h"
-#include "base/file.h"
-#include "tarmaker.h"
-
-struct fixture {
-        char dir[64], archive[128];
-        struct tarmaker tar;
-        struct error err;
-};
-
-static int setup(void **state)
-{
-        struct fixture *f = calloc(1, sizeof(*f));
-
-        snprintf(f->dir, sizeof(f->dir), "/tmp/test-copy-XXXXXX");
-        if (!mkdtemp(f->dir))
-                return -1;
-        snprintf(f->archive, sizeof(f->archive), "%s/context.tar", f->dir);
-        tar_begin(&f->tar);
-        *state = f;
-        return 0;
-}
-
-static int teardown(void **state)
-{
-        struct fixture *f = *state;
-
-        tar_end(&f->tar);
-        tree_remove(f->dir, NULL);
-        free(f);
-        return 0;
-}
-
-static char *at(struct fixture *f, const char *name)
-{
-        static char path[4][4400];
-        static unsigned turn;
-
-        turn = (turn + 1) % 4;
-        snprintf(path[turn], sizeof(path[turn]), "%s/%s", f->dir, name);
-        return path[turn];
-}
-
-static int copy_as(struct fixture *f, const char *source, const char *target, const char *owner, const char *mode)
-{
-        struct copy_request c = { f->archive, source, at(f, target), owner, mode };
-        struct copy_result result;
-        FILE *out;
-        int r;
-
-        tar_end(&f->tar);
-        out = fopen(f->archive, "w");
-        fwrite(f->tar.data, 1, f->tar.len, out);
-        fclose(out);
-        r = copy_from_archive(&c, &result, &f->err);
-        tar_begin(&f->tar);
-        return r;
-}
-
-static int copy(struct fixture *f, const char *source, const char *target)
-{
-        return copy_as(f, source, target, "root:root", "");
-}
-
-static struct stat look(struct fixture *f, const char *name)
-{
-        struct stat st = {};
-
-        if (lstat(at(f, name), &st) < 0)
-                st.st_mode = 0;
-        return st;
-}
-
-static void put(struct fixture *f, const char *name, const char *text)
-{
-        assert_int_equal(file_write_atomic(at(f, name), text, strlen(text), 0644, NULL), 0);
-}
-
-static void assert_content(struct fixture *f, const char *name, const char *wanted)
-{
-        struct buf b = {};
-
-        assert_int_equal(file_read(at(f, name), 1 << 20, &b, NULL), 0);
-        assert_string_equal(buf_str(&b), wanted);
-        buf_free(&b);
-}
+#include "copy_fixture.h"
 
 static void test_file_targets(void **state)
 {
@@ -210,6 +114,143 @@ static void test_refused(void **state)
         assert_int_equal(copy_as(f, "a", "out", "root:root", "9z"), -EINVAL);
 }
 
+/* 205, 209, D1.17: what is there already keeps owner, mode and the rest of its content. */
+static void test_existing_targets(void **state)
+{
+        struct fixture *f = *state;
+
+        mkdir(at(f, "etc"), 0755);
+        mkdir(at(f, "tmp"), 0755);
+        chmod(at(f, "tmp"), 01777);
+        assert_int_equal(chown(at(f, "tmp"), 3, 4), 0);
+        mkdir(at(f, "locked"), 0555);
+        put(f, "etc/a.txt", "old");
+        chmod(at(f, "etc/a.txt"), 0000);
+        tar_file(&f->tar, "a.txt", 0644, "new");
+        assert_int_equal(copy_as(f, "a.txt", "etc", "7:8", ""), 0);
+        assert_content(f, "etc/a.txt", "new");
+        assert_int_equal(look(f, "etc/a.txt").st_mode & 07777, 0644);
+        tar_file(&f->tar, "a.txt", 0644, "foo");
+        assert_int_equal(copy_as(f, "a.txt", "tmp/foo", "7:8", "0600"), 0);
+        assert_int_equal(look(f, "tmp").st_mode & 07777, 01777);
+        assert_int_equal(look(f, "tmp").st_uid, 3);
+        assert_int_equal(look(f, "tmp").st_gid, 4);
+        tar_file(&f->tar, "d/a.txt", 0644, "in");
+        tar_dir(&f->tar, "d", 0700);
+        assert_int_equal(copy_as(f, "d", "locked", "7:8", "0700"), 0);
+        assert_content(f, "locked/a.txt", "in");
+        assert_int_equal(look(f, "locked").st_mode & 07777, 0555);
+        assert_int_equal(look(f, "locked").st_uid, 0);
+        assert_int_equal(look(f, "locked/a.txt").st_uid, 7);
+}
+
+/* 204: parents that had to be made belong to root, what is copied to the owner. */
+static void test_made_parents_belong_to_root(void **state)
+{
+        struct fixture *f = *state;
+
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_int_equal(copy_as(f, "a", "p/q/b", "7:8", "0600"), 0);
+        assert_int_equal(look(f, "p/q").st_uid, 0);
+        assert_int_equal(look(f, "p/q").st_mode & 07777, 0755);
+        assert_int_equal(look(f, "p/q/b").st_uid, 7);
+        tar_file(&f->tar, "s/sub/a", 0644, "1"); /* no entries of s and s/sub */
+        assert_int_equal(copy_as(f, "s", "m/n", "7:8", ""), 0);
+        assert_int_equal(look(f, "m").st_uid, 0);
+        assert_int_equal(look(f, "m/n").st_uid, 7);
+        assert_int_equal(look(f, "m/n/sub").st_uid, 7);
+        assert_int_equal(look(f, "m/n/sub").st_mode & 07777, 0755);
+}
+
+/* D1.14, D1.16: components that are links are written through and stay. */
+static void test_linked_components(void **state)
+{
+        struct fixture *f = *state;
+
+        mkdir(at(f, "origin"), 0755);
+        mkdir(at(f, "usr"), 0755);
+        mkdir(at(f, "usr/bin"), 0755);
+        assert_int_equal(symlink("origin", at(f, "link")), 0);
+        assert_int_equal(symlink("usr/bin", at(f, "bin")), 0);
+        tar_file(&f->tar, "d/x", 0644, "1");
+        assert_int_equal(copy(f, "d", "link/d1/d2/"), 0);
+        assert_content(f, "origin/d1/d2/x", "1");
+        tar_file(&f->tar, "d/x", 0644, "2");
+        assert_int_equal(copy(f, "d", "link"), 0);
+        assert_content(f, "origin/x", "2");
+        tar_dir(&f->tar, "rootfs/bin", 0700);
+        tar_file(&f->tar, "rootfs/bin/foo.sh", 0755, "3");
+        assert_int_equal(copy(f, "rootfs/", ""), 0);
+        assert_content(f, "usr/bin/foo.sh", "3");
+        tar_file(&f->tar, "a", 0644, "4");
+        assert_int_equal(copy(f, "a", "bin"), 0);
+        assert_content(f, "usr/bin/a", "4");
+        assert_true(S_ISLNK(look(f, "link").st_mode) && S_ISLNK(look(f, "bin").st_mode));
+        assert_int_equal(look(f, "usr/bin").st_mode & 07777, 0755);
+}
+
+/* 210, D1.4: a link as target is replaced and what it pointed at stays. */
+static void test_link_as_target(void **state)
+{
+        struct fixture *f = *state;
+
+        put(f, "passwd", "original");
+        assert_int_equal(symlink("passwd", at(f, "to-file")), 0);
+        assert_int_equal(symlink("nowhere", at(f, "dangling")), 0);
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_int_equal(copy_as(f, "a", "to-file", "7:8", "0600"), 0);
+        tar_file(&f->tar, "a", 0644, "2");
+        assert_int_equal(copy(f, "a", "dangling"), 0);
+        assert_content(f, "passwd", "original");
+        assert_int_equal(look(f, "passwd").st_mode & 07777, 0644);
+        assert_content(f, "to-file", "1");
+        assert_content(f, "dangling", "2");
+        assert_int_equal(access(at(f, "nowhere"), F_OK), -1);
+        tar_symlink(&f->tar, "l", "passwd");
+        assert_int_equal(copy_as(f, "l", "new/", "7:8", "0600"), 0);
+        assert_true(S_ISLNK(look(f, "new/l").st_mode));
+        assert_int_equal(look(f, "new/l").st_uid, 7);
+}
+
+/* Targets that name a directory without a trailing slash, and the archive's root as source. */
+static void test_dots(void **state)
+{
+        struct fixture *f = *state;
+
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_int_equal(copy(f, "./a", "one/."), 0);
+        assert_content(f, "one/a", "1");
+        tar_dir(&f->tar, "./", 0700);
+        tar_file(&f->tar, ".hidden", 0644, "2");
+        tar_file(&f->tar, "sub/.gitignore", 0644, "3");
+        assert_int_equal(copy(f, ".", "two/."), 0);
+        assert_content(f, "two/.hidden", "2");
+        assert_content(f, "two/sub/.gitignore", "3");
+        tar_dir(&f->tar, ".", 0755);
+        tar_file(&f->tar, "x", 0644, "4");
+        assert_int_equal(copy(f, "./", "one/../three//"), 0);
+        assert_content(f, "three/x", "4");
+}
+
+/* Source mapping of 11.5: the directory before the first component with a glob character. */
+static void test_sources_are_mapped(void **state)
+{
+        static const struct {
+                const char *source, *mapped;
+        } cases[] = {
+                {"a", "a"}, {"a/", "a"}, {"./a//b/", "a/b"}, {".", ""}, {"*", ""}, {"*.txt", ""}, {"src/*.py", "src"},
+                {"src/**/x", "src"}, {"a/b?/c", "a"}, {"a/{b,c}", "a"}, {"a/[bc]/d", "a"}, {"ab*/c", ""},
+        };
+        char out[4096];
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+                assert_int_equal(copy_map_source(cases[i].source, out), 0);
+                assert_string_equal(out, cases[i].mapped);
+        }
+        assert_true(copy_map_source("../a", out) < 0);
+}
+
 static void test_conflicts_are_errors(void **state)
 {
         struct fixture *f = *state;
@@ -223,13 +264,13 @@ static void test_conflicts_are_errors(void **state)
         assert_true(copy(f, "s", "out") < 0);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 T(test_file_targets), T(test_directory_merges), T(test_links_of_the_target),
                 T(test_owner_and_mode_spare_links), T(test_globs), T(test_refused), T(test_conflicts_are_errors),
+                T(test_existing_targets), T(test_made_parents_belong_to_root), T(test_linked_components),
+                T(test_link_as_target), T(test_dots), T(test_sources_are_mapped),
         };
 
         if (geteuid() != 0) {

@@ -99,6 +99,20 @@ static void a_long_line_loses_nothing(void **state)
         assert_int_equal(marks, 0);
 }
 
+static void blanks_at_a_cut_are_kept(void **state)
+{
+        CLEANUP_FREE char *line = xmalloc(BUILD_LOG_LINE_MAX + 8);
+
+        (void)state;
+        memset(line, 'x', BUILD_LOG_LINE_MAX);
+        memcpy(line + BUILD_LOG_LINE_MAX, "  end \n", 8);
+        feed(1, line);
+        feed(1, "  next\n");
+        assert_non_null(strstr(buf_str(&got), "[stdout]:   end|"));
+        assert_non_null(strstr(buf_str(&got), "[stdout]: next|"));
+        assert_int_equal(entries, 3);
+}
+
 static void tail_keeps_the_last_lines(void **state)
 {
         CLEANUP_FREE char *tail = NULL;
@@ -158,7 +172,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(joins_chunks_and_splits_lines, start, stop),
                 cmocka_unit_test_setup_teardown(foreign_bytes, start, stop),
-                cmocka_unit_test_setup_teardown(a_long_line_loses_nothing, start, stop),
+                cmocka_unit_test_setup_teardown(a_long_line_loses_nothing, start, stop), cmocka_unit_test_setup_teardown(blanks_at_a_cut_are_kept, start, stop),
                 cmocka_unit_test_setup_teardown(tail_keeps_the_last_lines, start, stop),
                 cmocka_unit_test_setup_teardown(tail_is_bounded, start, stop),
                 cmocka_unit_test_setup_teardown(no_step_is_null, start, stop),

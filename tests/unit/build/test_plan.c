@@ -100,6 +100,17 @@ static void bad_steps(void **state)
                  "COPY source '../a' leaves the build context"},
                 {"{\"type\":\"COPY\",\"args\":[\"a\",\"b\",\"\",\"u+x\"],\"filesHash\":\"" HASH "\"}",
                  "COPY mode 'u+x' is not an octal number such as 0755"},
+                {"{\"type\":\"COPY\",\"args\":[\"a\",\"\"],\"filesHash\":\"" HASH "\"}",
+                 "COPY requires a local path and a container path argument"},
+                {"{\"type\":\"COPY\",\"args\":[\"a\",\"b\"],\"filesHash\":\"" HASH "0\"}",
+                 "Invalid files hash: 64 lower-case hex digits expected"},
+                {"{\"type\":\"COPY\",\"args\":[\"a\",\"b\"],\"filesHash\":\"2B" HASH "\"}",
+                 "Invalid files hash: 64 lower-case hex digits expected"},
+                {"{\"type\":\"ENV\",\"args\":[\"\",\"v\"]}", "ENV key '' must be non-empty and without '='"},
+                {"{\"type\":\"ENV\",\"args\":[\"a=b\",\"v\"]}", "ENV key 'a=b' must be non-empty and without '='"},
+                {"{\"type\":\"WORKDIR\",\"args\":[\"\"]}", "WORKDIR requires a path argument"},
+                {"{\"type\":\"WORKDIR\",\"args\":[\"/a\\n/b\"]}", "WORKDIR path must be one line"},
+                {"{\"type\":\"USER\",\"args\":[\"a\\nroot\"]}", "USER username must be one line"},
         };
 
         (void)state;
@@ -111,6 +122,23 @@ static void bad_steps(void **state)
                 assert_int_equal(err.kind, ERROR_INVALID);
                 assert_string_equal(err.message, cases[i].message);
                 assert_null(p.from_image); /* untouched on failure */
+        }
+}
+
+/* The hash names a file on the host: one that is not checked must not be kept. */
+static void only_copy_has_a_hash(void **state)
+{
+        static const char *const types[] = {"RUN", "ENV", "WORKDIR", "USER"};
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+                CLEANUP_FREE char *step = xasprintf("{\"type\":\"%s\",\"args\":[\"a\",\"b\"],\"filesHash\":\"../../x\"}", types[i]);
+                struct build_plan p = {};
+                struct error err = {};
+
+                assert_int_equal(parse_step(step, &p, &err), 0);
+                assert_null(p.steps[0].files_hash);
+                build_plan_free(&p);
         }
 }
 
@@ -171,13 +199,20 @@ static void limits(void **state)
         big[BUILD_ARG_MAX + 1] = 0;
         json_object_set_new(j, "steps", json_pack("[{s:s,s:[s]}]", "type", "RUN", "args", big));
         assert_int_equal(build_plan_parse(j, &p, &err), -22);
+        big[BUILD_ENV_NAME_MAX + 1] = 0;
+        json_object_set_new(j, "steps", json_pack("[{s:s,s:[s,s]}]", "type", "ENV", "args", big, "v"));
+        assert_int_equal(build_plan_parse(j, &p, &err), -22);
+        big[BUILD_ENV_NAME_MAX] = 0;
+        json_object_set_new(j, "steps", json_pack("[{s:s,s:[s,s]}]", "type", "ENV", "args", big, "v"));
+        assert_int_equal(build_plan_parse(j, &p, &err), 0);
+        build_plan_free(&p);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(whole_body), cmocka_unit_test(empty_commands_are_unset),
-                cmocka_unit_test(bad_steps),  cmocka_unit_test(bad_bodies),
+                cmocka_unit_test(bad_steps),  cmocka_unit_test(bad_bodies), cmocka_unit_test(only_copy_has_a_hash),
                 cmocka_unit_test(stale_registry_with_template), cmocka_unit_test(limits),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/subprocess.h"
 #include "build/shell.h"
@@ -61,6 +63,15 @@ static void only_names_expand(void **state)
                 {"${A", "${A"},
                 {"${}", "${}"},
                 {"${!A}", "${!A}"},
+                {"${NONE-${A}}", "1"},
+                {"${NONE:-a\"b`c$(d)}", "a\"b`c$(d)"},
+                {"${A:-${A}", "${A:-1"},
+                {"${A:0}", "${A:0}"},
+                {"${A:HOLE}", "${A:HOLE}"},
+                {"${A/x/y}", "${A/x/y}"},
+                {"${A@P}", "${A@P}"},
+                {"${#A}", "${#A}"},
+                {"a ${A} \xc3\xa9 $A\\$NONE'", "a 1 \xc3\xa9 1\\'"},
                 {"-----BEGIN KEY-----\nabc\n-----END KEY-----\n", "-----BEGIN KEY-----\nabc\n-----END KEY-----\n"},
         };
 
@@ -71,6 +82,60 @@ static void only_names_expand(void **state)
                 if (strcmp(got, cases[i].expected))
                         fail_msg("'%s' became '%s'", cases[i].value, got);
         }
+}
+
+/* The same by way of variables. */
+static void words_with_literals_expand_alike(void **state)
+{
+        static const char *const values[] = {"",        "$A",         "x${A}y$NONE", "a\"b'`id`$(id)\\$A\n", "${A:-$", "$$A$",
+                                             "é$A$A é", "${NONE:-é$A}z"};
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+                CLEANUP_JSON json_t *literals = json_object();
+                CLEANUP_FREE char *word = shell_word(values[i], literals), *plain = shell_expandable(values[i]);
+                CLEANUP_FREE char *expected = in_shell(plain), *got = NULL;
+                const char *name;
+                json_t *v;
+
+                json_object_foreach(literals, name, v)
+                        setenv(name, json_string_value(v), 1);
+                got = in_shell(word);
+                assert_string_equal(got, expected);
+        }
+}
+
+/* bash evaluates an offset as arithmetic, and there an array's subscript in a variable's value: a command could hide in it. */
+static void no_value_runs_a_command(void **state)
+{
+        static const char *const values[] = {"${A:HOLE}", "${A:0:HOLE}", "${A[HOLE]}", "$((HOLE))", "$[HOLE]", "${HOLE@P}", "${!HOLE}"};
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+                CLEANUP_FREE char *word = shell_expandable(values[i]), *quoted = shell_quote(word);
+                CLEANUP_FREE char *full = xasprintf("HOLE='B[$(echo ran >&2)]' A=abc; export HOLE A; bash -c \"printf %%s \"%s 2>&1", quoted);
+                const char *argv[] = {"/bin/sh", "-c", full, NULL};
+                CLEANUP_BUF struct buf out = {};
+                struct error err = {};
+
+                assert_int_equal(subprocess_run(argv, &out, &err), 0);
+                assert_string_equal(buf_str(&out), values[i]);
+        }
+}
+
+/* Each start is looked at once: no quadratic or exponential search for its end. */
+static void nesting_is_bounded(void **state)
+{
+        struct buf b = {};
+        CLEANUP_FREE char *word = NULL, *value = NULL;
+
+        (void)state;
+        for (int i = 0; i < 20000; i++)
+                buf_adds(&b, "${A:-");
+        buf_addc(&b, '}');
+        value = buf_steal(&b);
+        word = shell_expandable(value);
+        assert_true(strlen(word) > strlen(value));
 }
 
 static void knows_what_expands(void **state)
@@ -98,6 +163,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(quoting_is_literal), cmocka_unit_test(only_names_expand),
+                cmocka_unit_test(words_with_literals_expand_alike), cmocka_unit_test(no_value_runs_a_command),
+                cmocka_unit_test(nesting_is_bounded),
                 cmocka_unit_test(knows_what_expands), cmocka_unit_test(knows_what_can_be_assigned),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
