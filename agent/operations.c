@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -91,6 +92,18 @@ static int run_copy(const json_t *request, json_t *id, json_t **ret, struct erro
         if (r >= 0)
                 *ret = json_pack("{s:I,s:I}", "entries", (json_int_t)result.entries, "bytes", (json_int_t)result.bytes);
         return r;
+}
+
+/* What is left of the root file system, to tell a full disk from other failures. */
+static int run_disk_space(const json_t *request, json_t *id, json_t **ret, struct error *err)
+{
+        struct statvfs fs;
+
+        (void)request, (void)id;
+        if (statvfs("/", &fs) < 0)
+                return error_errno(err, errno, "look at the disk");
+        *ret = json_pack("{s:I,s:I}", "free_bytes", (json_int_t)(fs.f_bavail * fs.f_frsize), "free_inodes", (json_int_t)fs.f_favail);
+        return 0;
 }
 
 static int run_step_end(const json_t *request, json_t *id, json_t **ret, struct error *err)
@@ -227,6 +240,7 @@ static const struct operation operations[] = {
         { "unpack", run_unpack, NULL },
         { "switch-root", run_switch_root, after_switch_root },
         { "copy", run_copy, NULL },
+        { "disk-space", run_disk_space, NULL },
         { "step-end", run_step_end, NULL },
         { "fs-freeze", run_fs_freeze, NULL },
         { "fs-thaw", run_fs_thaw, NULL },

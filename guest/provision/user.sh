@@ -27,6 +27,9 @@ make_user_by_hand() {
 # ensure_user NAME: home directory, shell, no password.
 ensure_user() {
     user_exists "$1" && return 0
+    case $1 in
+    . | .. | -* | *[:/[:space:]]*) fail "invalid user name '$1'" ;;
+    esac
     mkdir -p /home
     if have useradd; then
         if is_listed /etc/group "$1"; then

@@ -6,9 +6,13 @@
 #define BUILD_STEP_TYPE_MAX 64         /* bytes of a step's type */
 #define BUILD_ARG_MAX (120 * 1024)     /* bytes of one argument: Linux allows 128 KiB in one argv entry */
 #define BUILD_ENV_NAME_MAX 1024        /* bytes of a variable's name: with "=" and a value it is one argv entry */
+#define BUILD_ENV_MAX (200 * 1024)     /* bytes of the build environment as JSON: a template's record has room for two */
 #define BUILD_REFERENCE_MAX 1024       /* bytes of an image or template reference */
 
-#define BUILD_LOG_LINE_MAX (64 * 1024) /* bytes of one log entry; longer lines are split, nothing is lost */
+/* Bytes of one line in the log; longer ones are split, nothing is lost. With its prefix a piece stays below the 32 KiB at which the
+ * store would split it anew. */
+#define BUILD_LOG_LINE_MAX (30 * 1024)
+#define BUILD_STEP_TEXT_MAX 2048       /* bytes of a step that its log line and its error show */
 #define BUILD_SCRIPT_TAIL_LINES 30     /* last lines of a failed script that are appended to the error */
 #define BUILD_SCRIPT_TAIL_MAX 3072     /* and their bytes */
 

@@ -18,6 +18,10 @@
 #define LAYER_HASH_SHOWN 12
 /* From the end of QEMU's sockets to that of its shim. */
 #define END_WAIT_MS 1000
+#define DISK_SPACE_SECONDS 10
+/* A guest disk with less free than this counts as full: what failed for want of room left a little. */
+#define DISK_FULL_BYTES (1024 * 1024)
+#define DISK_FULL_INODES 16
 
 const char **pipeline_chain(const struct pipeline *p, const char *top)
 {
@@ -194,6 +198,25 @@ static void explain_end(struct pipeline *p, int r, struct error *err)
                 err->number = ENOSPC;
 }
 
+/* A command only says that it failed; that the template's disk is full is for us to see. */
+static void explain_guest_disk(struct pipeline *p, struct error *err)
+{
+        CLEANUP_FREE char *what = NULL;
+        CLEANUP_JSON json_t *space = NULL;
+        json_int_t bytes, inodes;
+
+        if (!p->vm || err->kind != ERROR_INVALID ||
+            guest_request(p, "disk-space", NULL, DISK_SPACE_SECONDS, NULL, NULL, &space, NULL) < 0)
+                return;
+        bytes = json_int(space, "free_bytes", INT64_MAX);
+        inodes = json_int(space, "free_inodes", INT64_MAX);
+        if (bytes >= DISK_FULL_BYTES && inodes >= DISK_FULL_INODES)
+                return;
+        what = xstrdup(err->message);
+        error_set(err, ERROR_INVALID, "%s (the template's disk of %u MB %s; 'vmon admin set-limits --max-disk-mb' gives the team a larger one)",
+                  what, p->job->disk_mb, bytes < DISK_FULL_BYTES ? "is full" : "has no free inode left");
+}
+
 /* Before anything is cleaned up: what the host has to do with the failure, and the mend (issue: bad input). */
 static int explain(struct pipeline *p, int r, struct error *err)
 {
@@ -204,6 +227,7 @@ static int explain(struct pipeline *p, int r, struct error *err)
         if (build_run_stopped(p->run))
                 return r;
         explain_end(p, r, err);
+        explain_guest_disk(p, err);
         if (err->number != ENOSPC && err->number != EDQUOT)
                 return r;
         if (statvfs(data, &s) == 0)

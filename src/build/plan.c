@@ -18,6 +18,12 @@ static int shape(struct error *err, const char *what)
         return error_set(err, ERROR_INVALID, "validation error: %s", what);
 }
 
+/* A NUL would end the text early everywhere else. */
+static bool has_nul(const json_t *string)
+{
+        return strlen(json_string_value(string)) != json_string_length(string);
+}
+
 /* Reads an optional string member: absent, null and "" give NULL. */
 static int read_string(const json_t *body, const char *key, size_t max, char **ret, struct error *err)
 {
@@ -28,6 +34,10 @@ static int read_string(const json_t *body, const char *key, size_t max, char **r
                 return 0;
         if (!json_is_string(v)) {
                 what = xasprintf("%s must be a string", key);
+                return shape(err, what);
+        }
+        if (has_nul(v)) {
+                what = xasprintf("%s holds a NUL character", key);
                 return shape(err, what);
         }
         if (json_string_length(v) > max) {
@@ -92,6 +102,10 @@ static int read_args(const json_t *step, size_t number, struct build_step *s, st
         json_array_foreach(args, i, v) {
                 if (!json_is_string(v)) {
                         what = xasprintf("steps[%zu].args[%zu] must be a string", number, i);
+                        return shape(err, what);
+                }
+                if (has_nul(v)) {
+                        what = xasprintf("steps[%zu].args[%zu] holds a NUL character", number, i);
                         return shape(err, what);
                 }
                 if (json_string_length(v) > BUILD_ARG_MAX) {

@@ -31,10 +31,10 @@ static bool command_cancelled(void *run)
         return build_run_stopped(c->p->run);
 }
 
-/* A command as an error message shows it: whole, unless the message could not hold it. */
+/* A command as messages show it: whole, unless it is longer than they should be. */
 static char *shown(const char *command)
 {
-        size_t n = ERROR_MESSAGE_MAX / 2;
+        size_t n = BUILD_STEP_TEXT_MAX;
 
         if (strlen(command) <= n)
                 return xstrdup(command);
@@ -180,14 +180,21 @@ static int expand_in_guest(struct pipeline *p, const struct build_step *s, struc
 static int env_step(struct pipeline *p, const struct build_step *s, struct error *err)
 {
         bool expands = false;
+        size_t size;
+        int r = 0;
 
         for (size_t i = 0; s->args[i]; i += 2)
                 expands |= shell_expands(s->args[i + 1]);
         if (expands)
-                return expand_in_guest(p, s, err);
-        for (size_t i = 0; s->args[i]; i += 2)
-                json_object_set_new(p->context.env, s->args[i], json_string(s->args[i + 1]));
-        return 0;
+                r = expand_in_guest(p, s, err);
+        else
+                for (size_t i = 0; s->args[i]; i += 2)
+                        json_object_set_new(p->context.env, s->args[i], json_string(s->args[i + 1]));
+        size = json_dumpb(p->context.env, NULL, 0, JSON_COMPACT);
+        if (r >= 0 && size > BUILD_ENV_MAX)
+                return error_set(err, ERROR_LIMIT, "ENV %s: the environment of the build is now %zu bytes, at most %d are allowed: put "
+                                 "large values into files", s->args[0], size, BUILD_ENV_MAX);
+        return r;
 }
 
 /* Runs a step's script in root's login shell, with `assign` in front. */
@@ -289,8 +296,11 @@ static int copy_step(struct pipeline *p, const struct build_step *s, struct erro
         int r;
 
         if (!path_exists(path))
-                return error_set(err, ERROR_NOT_FOUND, "COPY %s: the files (hash %s) were not uploaded", s->args[0], s->files_hash);
-        r = copy_target(p, s->args[1], &target, err);
+                return error_set(err, ERROR_NOT_FOUND, "COPY %s: the files (hash %s) were not uploaded; run the build again with its "
+                                 "context, which uploads them", s->args[0], s->files_hash);
+        r = guest_need(p, err);
+        if (r >= 0)
+                r = copy_target(p, s->args[1], &target, err);
         if (r < 0)
                 return r;
         args = json_pack("{s:s,s:s,s:s,s:s,s:s}", "archive", archive, "src", s->args[0], "dest", target, "owner", pair, "mode", mode);
@@ -304,13 +314,13 @@ static int execute(struct pipeline *p, const struct build_step *s, const char *p
 
         if (streq(s->type, "ENV"))
                 return env_step(p, s, err);
+        if (streq(s->type, "COPY"))
+                return copy_step(p, s, err);
         r = guest_need(p, err);
         if (r < 0)
                 return r;
         if (streq(s->type, "RUN"))
                 return run_step(p, s, prefix, err);
-        if (streq(s->type, "COPY"))
-                return copy_step(p, s, err);
         if (streq(s->type, "WORKDIR"))
                 return workdir_step(p, s, err);
         return user_step(p, s, err);
@@ -318,14 +328,14 @@ static int execute(struct pipeline *p, const struct build_step *s, const char *p
 
 static char *step_text(const struct build_step *s)
 {
-        struct buf b = {};
+        CLEANUP_BUF struct buf b = {};
 
         buf_adds(&b, s->type);
         for (size_t i = 0; s->args[i]; i++)
                 buf_addf(&b, " %s", s->args[i]);
         while (b.len && b.data[b.len - 1] == ' ')
                 b.data[--b.len] = '\0';
-        return buf_steal(&b);
+        return shown(buf_str(&b));
 }
 
 static int one_step(struct pipeline *p, size_t i, struct error *err)

@@ -256,8 +256,9 @@ class Trigger(Base):
         self.trigger(404, body, {**b, "buildID": UNKNOWN})
         self.trigger(404, body, {**b, "templateID": self.create("trig2")["templateID"]})
         self.trigger(403, body, b, key=self.G)
-        self.trigger(400, {**body, "fromTemplate": "x"})
-        self.trigger(400, {"steps": []})
+        self.trigger(400, {**body, "fromTemplate": "x"}, message="only one of fromImage and fromTemplate can be given")
+        for none in [{}, {"fromImage": ""}, {"fromImage": None, "fromTemplate": ""}]:
+            self.trigger(400, {"steps": [], **none}, message="one of fromImage and fromTemplate is required")
         self.server.make_ready(b["buildID"])
 
     def test_86_not_waiting(self):
@@ -268,10 +269,46 @@ class Trigger(Base):
         def step(**s):
             return {"fromImage": "alpine", "steps": [s]}
 
-        self.trigger(400, step(type="VOLUME", args=[]), message="command type VOLUME is not implemented")
-        for bad in [dict(args=["x"]), dict(type="RUN", args=[]), dict(type="WORKDIR"), dict(type="USER", args=[]),
-                    dict(type="ENV", args=["a", "b", "c"]), dict(type="COPY", args=["a", "b", "", ""])]:
-            self.trigger(400, step(**bad))
+        copy = dict(type="COPY", args=["a", "/b", "", ""], filesHash=HASH)
+        for bad, message in [
+                (dict(type="VOLUME", args=[]), "command type VOLUME is not implemented"),
+                (dict(type="volume", args=[]), "command type VOLUME is not implemented"),
+                (dict(type=""), "validation error: steps[0].type is required"),
+                (dict(args=["x"]), "validation error: steps[0].type is required"),
+                (dict(type=7), "validation error: type must be a string"),
+                (dict(type="RUN", args="x"), "validation error: steps[0].args must be an array of strings"),
+                (dict(type="RUN", args=[None]), "validation error: steps[0].args[0] must be a string"),
+                (dict(type="RUN", args=["x" * 130000]), "validation error: steps[0].args[0] is longer than"),
+                (dict(type="RUN", args=["x"], force="yes"), "validation error: force must be a boolean"),
+                (dict(type="RUN", args=[]), "RUN requires command argument"),
+                (dict(type="RUN"), "RUN requires command argument"),
+                (dict(type="WORKDIR"), "WORKDIR requires a path argument"),
+                (dict(type="WORKDIR", args=["/a\n/b"]), "WORKDIR path must be one line"),
+                (dict(type="USER", args=[]), "USER requires a username argument"),
+                (dict(type="ENV", args=[]), "ENV does not support passing no arguments"),
+                (dict(type="arg"), "ARG does not support passing no arguments"),
+                (dict(type="ENV", args=["a", "b", "c"]), "ENV requires both a key and value arguments"),
+                (dict(type="ENV", args=["a=b", "c"]), "ENV key 'a=b' must be non-empty and without '='"),
+                ({**copy, "args": ["a"]}, "COPY requires a local path and a container path argument"),
+                ({**copy, "filesHash": None}, "COPY requires files hash to be set"),
+                ({**copy, "type": "ADD", "filesHash": ""}, "ADD requires files hash to be set"),
+                ({**copy, "filesHash": "../../../etc/passwd"}, "Invalid files hash"),
+                ({**copy, "filesHash": HASH.upper()}, "Invalid files hash"),
+                ({**copy, "filesHash": HASH[:-1]}, "Invalid files hash"),
+                ({**copy, "args": ["../a", "/b"]}, "COPY source '../a' leaves the build context"),
+                ({**copy, "args": ["a", "/b", "", "rwx"]}, "COPY mode 'rwx' is not an octal number"),
+        ]:
+            with self.subTest(bad=str(bad)[:80]):
+                self.trigger(400, step(**bad), message=message)
+        self.trigger(400, step(type="RUN", args=["a\0b"]), message="validation error: steps[0].args[0] holds a NUL character")
+        self.trigger(400, {"fromImage": "alpine", "startCmd": "a\0b"}, message="validation error: startCmd holds a NUL character")
+        self.trigger(400, {"fromImage": "alpine", "steps": {}}, message="validation error: steps must be an array")
+        self.trigger(400, {"fromImage": "alpine", "steps": [7]}, message="validation error: steps[0] must be an object")
+        self.trigger(400, {"fromImage": "alpine", "steps": [dict(type="RUN", args=["x"])] * 1001}, message="validation error: more than 1000 steps")
+        # A hash is COPY's alone: elsewhere it is no path on the host, but ignored like any unknown member. 95: existence is the build's to find.
+        self.trigger(503, step(type="RUN", args=["x"], filesHash="../../../etc/passwd"))
+        self.trigger(503, step(**copy))
+        self.trigger(503, step(type="add", args=["a", "/b"], filesHash=HASH))
         for registry in [{"type": "foo"}, {"type": "registry", "username": "u"}]:
             self.trigger(400, {"fromImage": "alpine", "fromImageRegistry": registry})
         r = self.trigger(400, {"fromImage": "alpine"}, headers={"User-Agent": "e2b-js-sdk/xyz"})
