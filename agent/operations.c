@@ -102,7 +102,7 @@ static int run_disk_space(const json_t *request, json_t *id, json_t **ret, struc
         (void)request, (void)id;
         if (statvfs("/", &fs) < 0)
                 return error_errno(err, errno, "look at the disk");
-        *ret = json_pack("{s:I,s:I}", "free_bytes", (json_int_t)(fs.f_bavail * fs.f_frsize), "free_inodes", (json_int_t)fs.f_favail);
+        *ret = json_pack("{s:I,s:I}", "free_bytes", (json_int_t)fs.f_bavail * (json_int_t)fs.f_frsize, "free_inodes", (json_int_t)fs.f_favail);
         return 0;
 }
 

@@ -11,6 +11,11 @@
  * any listener is blocked and never otherwise, so that nobody listening means read and drop. Input is a queue of
  * requests written as the pipe takes it.
  *
+ * Ordered output (build steps): two pipes alone do not tell in which order they were written. Here each holds one packet, the data of
+ * one write (spawn.c), and both are watched edge-triggered by an epoll descriptor of their own, whose ready list is in the order of the
+ * writes: a writer has queued the first pipe before it can write the second, and cannot write either anew before the agent has read
+ * it. So one packet is read for each event, never more, and all of a process's writes are seen in its order.
+ *
  * Reaping looks with WNOWAIT first: a child is collected only after it is known whose it is.
  */
 #include "process.h"
@@ -19,6 +24,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -27,12 +33,14 @@
 
 #include "agent.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "loop.h"
 
 #define PIPE_READ (32 * 1024)
 #define PTY_READ (16 * 1024)
+#define PACKET_MAX (64 * 1024) /* a page, the largest there is; what a read leaves of a packet would be lost */
 #define READS_PER_WAKE 8 /* so that one noisy process does not starve the others */
 #define DRAIN_MAX (1024 * 1024)
 
@@ -65,6 +73,8 @@ struct process {
         bool pty, reaped, hurried;
         int status;
         struct pipe_end out, err, in;
+        uv_poll_t *order;           /* on `order_fd`, which watches out and err; NULL unless ordered */
+        int order_fd;
         struct input *inputs;
         struct process_listener *listeners;
         struct waiter *waiters;
@@ -127,6 +137,9 @@ static void pipe_close(struct pipe_end *e)
 {
         if (!e->poll)
                 return;
+        /* A child that is just being forked may hold a copy: closing alone would leave the pipe watched. */
+        if (e->process->order)
+                epoll_ctl(e->process->order_fd, EPOLL_CTL_DEL, e->fd, NULL);
         uv_poll_stop(e->poll);
         uv_close((uv_handle_t *)e->poll, free_poll);
         e->poll = NULL;
@@ -165,8 +178,8 @@ static bool is_blocked(const struct process *p)
 /* One read. 1 = there was data, 0 = nothing now, -1 = end. */
 static int read_once(struct pipe_end *e)
 {
-        char data[PIPE_READ];
-        ssize_t n = read(e->fd, data, e->stream == STREAM_PTY ? PTY_READ : PIPE_READ);
+        char data[PACKET_MAX];
+        ssize_t n = read(e->fd, data, e->stream == STREAM_PTY ? PTY_READ : e->process->order ? PACKET_MAX : PIPE_READ);
 
         if (n > 0)
                 deliver(e->process, e->stream, data, (size_t)n);
@@ -193,10 +206,75 @@ static void on_readable(uv_poll_t *handle, int status, int events)
         finish_if_done(p);
 }
 
+static void watch_in_order(struct process *p, struct pipe_end *e, int operation)
+{
+        struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.ptr = e };
+
+        if (epoll_ctl(p->order_fd, operation, e->fd, &event) < 0)
+                log_error("watch the output of process %d: %m", (int)p->pid);
+}
+
+/* One packet of the pipe that was written first. False when nothing is ready. */
+static bool read_in_order(struct process *p)
+{
+        struct epoll_event event;
+        struct pipe_end *e;
+        int left = 0;
+
+        if (epoll_wait(p->order_fd, &event, 1, 0) <= 0)
+                return false;
+        e = event.data.ptr;
+        if (read_once(e) < 0)
+                pipe_close(e);
+        /* The end makes no event of its own when it came with the last packet; and a pipe may hold more than one after all. */
+        else if ((event.events & EPOLLHUP) || (ioctl(e->fd, FIONREAD, &left) == 0 && left > 0))
+                watch_in_order(p, e, EPOLL_CTL_MOD);
+        return true;
+}
+
+static void on_order(uv_poll_t *handle, int status, int events)
+{
+        struct process *p = handle->data;
+
+        (void)status, (void)events;
+        for (int i = 0; i < READS_PER_WAKE && !is_blocked(p) && read_in_order(p); i++)
+                ;
+        update_reading(p);
+        finish_if_done(p);
+}
+
+static void order_open(struct process *p)
+{
+        p->order_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (p->order_fd < 0)
+                return; /* read as they come, then */
+        p->order = xcalloc(1, sizeof(*p->order));
+        uv_poll_init(agent_loop, p->order, p->order_fd);
+        p->order->data = p;
+        watch_in_order(p, &p->out, EPOLL_CTL_ADD);
+        watch_in_order(p, &p->err, EPOLL_CTL_ADD);
+}
+
+static void order_close(struct process *p)
+{
+        if (!p->order)
+                return;
+        uv_poll_stop(p->order);
+        uv_close((uv_handle_t *)p->order, free_poll);
+        p->order = NULL;
+        close(p->order_fd);
+}
+
 static void update_reading(struct process *p)
 {
         bool blocked = is_blocked(p);
 
+        if (p->order && blocked)
+                uv_poll_stop(p->order);
+        else if (p->order)
+                uv_poll_start(p->order, UV_READABLE, on_order);
+        if (p->order)
+                return;
         for (struct pipe_end **e = (struct pipe_end *[]){ &p->out, &p->err, NULL }; *e; e++) {
                 if (!(*e)->poll)
                         continue;
@@ -280,6 +358,7 @@ static void finish(struct process *p)
 
         drain(&p->out);
         drain(&p->err);
+        order_close(p);
         pipe_close(&p->in);
         end_inputs(p, -EPIPE);
         process_describe(p->status, &end);
@@ -350,6 +429,8 @@ int process_start(const struct process_start *s, struct process **ret, struct er
         pipe_open(p, &p->out, child.out, p->pty ? STREAM_PTY : STREAM_STDOUT);
         pipe_open(p, &p->err, child.err, STREAM_STDERR);
         pipe_open(p, &p->in, child.in, STREAM_STDOUT);
+        if (s->spawn.ordered && !p->pty)
+                order_open(p);
         prune_ended(p->pid, p->tag);
         p->next = processes;
         processes = p;

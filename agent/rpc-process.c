@@ -136,6 +136,8 @@ static int read_start(json_t *request, struct process_start *s, struct error *er
         if (r >= 0)
                 r = proto_bool(request, "stdin", &s->spawn.stdin_pipe, err);
         if (r >= 0)
+                r = proto_bool(request, "vmonOrdered", &s->spawn.ordered, err);
+        if (r >= 0)
                 r = read_pty(request, s, err);
         s->spawn.args = args;
         s->spawn.env = env;

@@ -277,6 +277,18 @@ static int open_pipe(int *ret_read, int *ret_write)
         return 0;
 }
 
+/* Packets of one write each, one at a time: the next write waits for the reader. A kernel that refuses leaves a plain pipe. */
+static int open_output(bool ordered, int *ret_read, int *ret_write)
+{
+        int r = open_pipe(ret_read, ret_write);
+
+        if (r >= 0 && ordered) {
+                fcntl(*ret_write, F_SETPIPE_SZ, 1); /* rounded up to a page, the least */
+                fcntl(*ret_write, F_SETFL, fcntl(*ret_write, F_GETFL) | O_DIRECT);
+        }
+        return r;
+}
+
 static int open_streams(const struct spawn *s, struct plan *p, struct spawned *ret, struct error *err)
 {
         int r = 0;
@@ -288,9 +300,9 @@ static int open_streams(const struct spawn *s, struct plan *p, struct spawned *r
         else if ((p->fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
                 r = -errno;
         if (r >= 0)
-                r = open_pipe(&ret->out, &p->fds[1]);
+                r = open_output(s->ordered, &ret->out, &p->fds[1]);
         if (r >= 0)
-                r = open_pipe(&ret->err, &p->fds[2]);
+                r = open_output(s->ordered, &ret->err, &p->fds[2]);
         if (r < 0)
                 return error_errno(err, r, "create a pipe");
         for (int *fd = (int[]){ ret->in, ret->out, ret->err, -2 }; *fd != -2; fd++)

@@ -18,6 +18,7 @@ struct spawn {
         enum cgroup_kind group;
         bool stdin_pipe;         /* else /dev/null; not for a pty */
         bool pty;
+        bool ordered;            /* output pipes that hold one write each: see process.c; not for a pty */
         unsigned short cols, rows;
 };
 

@@ -55,6 +55,7 @@ static int run_step(struct pipeline *p, const struct build_step *s, const char *
         guest_command_init(&c, s->args[0], &p->context);
         if (s->args[1] && s->args[1][0])
                 c.process.user = s->args[1];
+        c.process.ordered = true;
         c.process.timeout_s = BUILD_COMMAND_SECONDS;
         c.process.on_output = on_command_output;
         c.process.cancelled = command_cancelled;

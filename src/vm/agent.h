@@ -32,6 +32,7 @@ struct agent_process {
         const char *const *env;       /* "K=V", NULL-terminated, or NULL */
         const char *tag;              /* or NULL */
         const char *access_token;     /* or NULL */
+        bool ordered;                 /* output of both streams in the order of the writes; slower */
         unsigned timeout_s;           /* 0 = none: process is not bounded */
         /* Output as it comes; stream 1 or 2. */
         void (*on_output)(int stream, const char *data, size_t len, void *data_);

@@ -184,6 +184,8 @@ static json_t *start_request(const struct agent_process *p)
         }
         json_object_set_new(request, "process", config);
         json_object_set_new(request, "stdin", json_false());
+        if (p->ordered)
+                json_object_set_new(request, "vmonOrdered", json_true());
         if (p->tag)
                 json_object_set_new(request, "tag", json_string(p->tag));
         return request;

@@ -27,8 +27,7 @@ static inline int setup(void **state)
         struct fixture *f = calloc(1, sizeof(*f));
 
         snprintf(f->dir, sizeof(f->dir), "/tmp/test-copy-XXXXXX");
-        if (!mkdtemp(f->dir))
-                return -1;
+        assert_non_null(mkdtemp(f->dir));
         snprintf(f->archive, sizeof(f->archive), "%s/context.tar", f->dir);
         tar_begin(&f->tar);
         *state = f;
