@@ -267,15 +267,20 @@ static int copy_across(int from, const char *name, int to, const char *as)
         r = copy_content(in, out);
         if (r < 0)
                 return r;
-        return fchown(out, st.st_uid, st.st_gid) < 0 || fchmod(out, st.st_mode & 07777) < 0 ? -errno : 0;
+        if (fchown(out, st.st_uid, st.st_gid) < 0 || fchmod(out, st.st_mode & 07777) < 0)
+                return -errno;
+        futimens(out, (struct timespec[]){ st.st_atim, st.st_mtim });
+        return 0;
 }
 
-static int place(int from, const char *name, int to, const char *as, struct error *err)
+static int place(struct copy *c, int from, const char *name, int to, const char *as, struct error *err)
 {
         int r = renameat(from, name, to, as) < 0 ? -errno : 0;
 
-        if (r == -EXDEV)
+        if (r == -EXDEV) {
                 r = copy_across(from, name, to, as);
+                c->result->elsewhere = true;
+        }
         if (r == -EISDIR)
                 return error_set(err, ERROR_INVALID, "%s: a directory is there, a file cannot replace it", as);
         return r < 0 ? error_errno(err, r, "%s", as) : 0;
@@ -341,7 +346,7 @@ static int merge(struct copy *c, int from, int to, unsigned depth, struct error 
                 else if (S_ISDIR(st.st_mode))
                         r = merge_directory(c, from, e->d_name, to, e->d_name, depth, err);
                 else
-                        r = place(from, e->d_name, to, e->d_name, err);
+                        r = place(c, from, e->d_name, to, e->d_name, err);
         }
         return r;
 }
@@ -379,7 +384,7 @@ static int place_file(struct copy *c, int from, const char *name, struct error *
         else
                 path = xstrdup(target);
         parent = open_parent(path, &as, err);
-        return parent < 0 ? parent : place(from, name, parent, as, err);
+        return parent < 0 ? parent : place(c, from, name, parent, as, err);
 }
 
 static int place_directory(struct copy *c, int from, const char *name, struct error *err)

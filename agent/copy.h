@@ -1,6 +1,7 @@
 /* A COPY step (template-api 11.5, known-failures D1): an uploaded archive into the guest's root. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -15,10 +16,11 @@ struct copy_request {
 
 struct copy_result {
         uint64_t entries, bytes;
+        bool elsewhere; /* the target, or a part of it, is not on the root's file system: /run, /dev/shm … */
 };
 
-/* Either everything was copied or an error says what was not. Entries that are absolute, hold "..", or are devices
- * are ERROR_INVALID before anything reaches the target. */
+/* Either everything was copied or an error says what was not. Entries that are absolute, hold "..", or are devices, pipes
+ * or sockets are ERROR_INVALID before anything reaches the target. */
 int copy_from_archive(const struct copy_request *c, struct copy_result *ret, struct error *err);
 
 /* The path inside the archive that a source argument stands for ("src/" -> "src", "src/x*.py" -> "src", "*" -> "").

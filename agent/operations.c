@@ -90,7 +90,8 @@ static int run_copy(const json_t *request, json_t *id, json_t **ret, struct erro
         c.archive = path;
         r = copy_from_archive(&c, &result, err);
         if (r >= 0)
-                *ret = json_pack("{s:I,s:I}", "entries", (json_int_t)result.entries, "bytes", (json_int_t)result.bytes);
+                *ret = json_pack("{s:I,s:I,s:b}", "entries", (json_int_t)result.entries, "bytes", (json_int_t)result.bytes,
+                                 "elsewhere", result.elsewhere);
         return r;
 }
 

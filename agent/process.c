@@ -7,6 +7,9 @@
  * running -> reaped on SIGCHLD; reaped -> finished when both pipes reached EOF, or at once when the process was
  * signalled through the agent or its deadline fired (envd.md 2.1 Start 5): then what the pipes hold is drained.
  *
+ * An ordered process (a build step, below) is waited for PROCESS_LINGER_MS at most: a daemon that it started and that holds its output
+ * would otherwise hold the build until its time limit.
+ *
  * Output is read by uv_poll_t, 32 KiB a read, one event a read, and given to every listener; reading pauses while
  * any listener is blocked and never otherwise, so that nobody listening means read and drop. Input is a queue of
  * requests written as the pipe takes it.
@@ -78,7 +81,7 @@ struct process {
         struct input *inputs;
         struct process_listener *listeners;
         struct waiter *waiters;
-        struct timer *deadline;
+        struct timer *deadline, *linger;
 };
 
 struct ended {
@@ -373,6 +376,7 @@ static void finish(struct process *p)
                 l->ended(l, &end);
         }
         p->deadline = timer_free(p->deadline);
+        p->linger = timer_free(p->linger);
         json_decref(p->info);
         free(p->tag);
         free(p);
@@ -391,6 +395,14 @@ static void on_deadline(void *data)
         p->hurried = true;
         if (!p->reaped)
                 kill(p->pid, SIGKILL);
+        finish_if_done(p);
+}
+
+static void on_linger(void *data)
+{
+        struct process *p = data;
+
+        p->hurried = true;
         finish_if_done(p);
 }
 
@@ -671,6 +683,8 @@ void process_reap(void)
                         continue;
                 p->status = status;
                 p->reaped = true;
+                if (p->order)
+                        p->linger = timer_start(PROCESS_LINGER_MS, 0, on_linger, p);
                 run_waiters(p);
                 finish_if_done(p);
         }

@@ -11,6 +11,7 @@
 #include "spawn.h"
 
 #define PROCESS_RETAIN_MS 30000 /* how long the end of a process stays known */
+#define PROCESS_LINGER_MS 5000  /* how long descendants may hold the output of an ordered process that has ended */
 
 enum process_stream { STREAM_STDOUT, STREAM_STDERR, STREAM_PTY };
 

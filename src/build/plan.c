@@ -166,9 +166,9 @@ static int check_env(const char *type, const struct build_step *s, struct error 
         if (n % 2)
                 return error_set(err, ERROR_INVALID, "%s requires both a key and value arguments", type);
         for (size_t i = 0; i < n; i += 2) {
-                if (!s->args[i][0] || strchr(s->args[i], '='))
-                        return error_set(err, ERROR_INVALID, "%s key '%s' must be non-empty and without '='", type,
-                                         s->args[i]);
+                /* A "=" is let through: the SDK's Dockerfile parser makes `K="two` and `words"` of K="two words" (template-api 8). */
+                if (!s->args[i][0] || s->args[i][0] == '=')
+                        return error_set(err, ERROR_INVALID, "%s key '%s' must be a name", type, s->args[i]);
                 if (strlen(s->args[i]) > BUILD_ENV_NAME_MAX)
                         return error_set(err, ERROR_INVALID, "%s key '%.40s…' is longer than %d bytes", type, s->args[i],
                                          BUILD_ENV_NAME_MAX);

@@ -293,7 +293,7 @@ static int copy_step(struct pipeline *p, const struct build_step *s, struct erro
         const char *mode = s->args[2] && s->args[3] ? s->args[3] : "";
         CLEANUP_FREE char *archive = xasprintf("files/%s", s->files_hash), *path = path_join(p->share, archive);
         CLEANUP_FREE char *pair = strchr(owner, ':') ? xstrdup(owner) : xasprintf("%s:%s", owner, owner), *target = NULL;
-        CLEANUP_JSON json_t *args = NULL;
+        CLEANUP_JSON json_t *args = NULL, *result = NULL;
         int r;
 
         if (!path_exists(path))
@@ -305,7 +305,10 @@ static int copy_step(struct pipeline *p, const struct build_step *s, struct erro
         if (r < 0)
                 return r;
         args = json_pack("{s:s,s:s,s:s,s:s,s:s}", "archive", archive, "src", s->args[0], "dest", target, "owner", pair, "mode", mode);
-        r = guest_request(p, "copy", args, BUILD_COPY_SECONDS, NULL, NULL, NULL, err);
+        r = guest_request(p, "copy", args, BUILD_COPY_SECONDS, NULL, NULL, &result, err);
+        if (r >= 0 && json_bool(result, "elsewhere", false))
+                build_log(&p->run->log, LOG_LEVEL_WARN, "COPY %s %s: the target is on a file system in memory (such as /run), which is not "
+                          "part of the template", s->args[0], s->args[1]);
         return r < 0 ? error_wrap(err, r, "COPY %s %s", s->args[0], s->args[1]) : 0;
 }
 

@@ -39,6 +39,15 @@ test('output of a descendant that outlives the command is waited for', async () 
   assert.equal(ends.length, 1)
 })
 
+test('a daemon that holds the output holds the command for seconds only', async () => {
+  const started = Date.now()
+  const { out, ends } = await run('sleep 60 & echo started $!; exit 4')
+  assert.match(out, /^started \d+\n$/)
+  assert.deepEqual(ends.map((e) => e.exitCode), [4])
+  assert.ok(Date.now() - started < 30000)
+  process.kill(Number(out.split(' ')[1]))
+})
+
 test('D7.85: exit 3 with output, 200 times, is exit 3 once', async () => {
   for (let i = 0; i < 200; i += 10)
     for (const { out, ends } of await Promise.all(Array.from({ length: 10 }, (_, n) => run(`echo ${i + n}; echo x >&2; exit 3`)))) {

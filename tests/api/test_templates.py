@@ -288,7 +288,7 @@ class Trigger(Base):
                 (dict(type="ENV", args=[]), "ENV does not support passing no arguments"),
                 (dict(type="arg"), "ARG does not support passing no arguments"),
                 (dict(type="ENV", args=["a", "b", "c"]), "ENV requires both a key and value arguments"),
-                (dict(type="ENV", args=["a=b", "c"]), "ENV key 'a=b' must be non-empty and without '='"),
+                (dict(type="ENV", args=["=b", "c"]), "ENV key '=b' must be a name"),
                 ({**copy, "args": ["a"]}, "COPY requires a local path and a container path argument"),
                 ({**copy, "filesHash": None}, "COPY requires files hash to be set"),
                 ({**copy, "type": "ADD", "filesHash": ""}, "ADD requires files hash to be set"),

@@ -65,7 +65,7 @@ test('188 190 195-201: RUN, its users, its clock and network, and ENV', async ()
     .runCmd('date +%s; cat /etc/resolv.conf; ip route; ip -4 addr show eth0')                              // 1
     .runCmd('id -un; pwd; echo $HOME $USER $LOGNAME; echo "[$E2B_SANDBOX] [$FROM_IMAGE]"')                   // 2
     .runCmd('id -un; echo $HOME', { user: 'root' })                                                        // 3
-    .runCmd('id -un; SHELL_VARIABLE=1')                                                                    // 4
+    .runCmd('id -un; cat; cat /proc/self/oom_score_adj; umask; tty; sleep 1000 & SHELL_VARIABLE=1')           // 4
     .setEnvs({ A: '1', ...literal })                                                                       // 5
     .setEnvs({ B: 'x${A}y $NOPE|$A', C: '${A:-z}$Q', H: '$HOME', BIGGER: `$A${BIG}\${A}` }) // 6
     .setEnvs({ A: '2', PATH: '${PATH}:/my/path' })                                                         // 7
@@ -73,7 +73,7 @@ test('188 190 195-201: RUN, its users, its clock and network, and ENV', async ()
     .runCmd('echo $PATH; echo "[$SHELL_VARIABLE]"; cat /proc/self/environ | tr "\\0" "\\n" | grep -c ^VMON; true')                                        // 9
     .setEnvs({ PATH: '/nowhere' })                                                                         // 10
     .runCmd('ls -d /etc && id -un; echo $PATH')                                                            // 11
-    .setStartCmd('printf %s "$A $FROM_IMAGE" > /tmp/started; id -un > /tmp/who; sleep 100000', 'test -s /tmp/who'), 'steps-env')
+    .setStartCmd('printf %s "$A $FROM_IMAGE" > /tmp/started; id -un > /tmp/who; sleep 100000', 'test "$A" = 2 -a -s /tmp/who'), 'steps-env')
   const first = texts(result.step[1])
   assert.ok(Number(first[0]) * 1000 >= started - 2000 && Number(first[0]) * 1000 <= Date.now() + 2000, 'the clock before the first step')
   assert.match(first.join('\n'), /^nameserver 169\.254\.0\.22$/m)
@@ -82,7 +82,7 @@ test('188 190 195-201: RUN, its users, its clock and network, and ENV', async ()
   assert.deepEqual(texts(result.step[2]).slice(0, 3), ['user', '/home/user', '/home/user user user'])
   assert.match(texts(result.step[2])[3], /\[yes\]$/, '199 the image\'s ENV')
   assert.deepEqual(texts(result.step[3]), ['root', '/root'])
-  assert.deepEqual(texts(result.step[4]), ['user'])
+  assert.deepEqual(texts(result.step[4]), ['user', '100', '0022', 'not a tty'], 'no input, and a daemon does not hold the step')
   const joined = texts(result.step[8]).join('') // a long line comes in pieces
   const wanted = { A: '2', B: 'x1y |1', C: '1a"b', H: '/root', ...literal, BIGGER: `1${BIG}1` }
   const encoded = Object.values(wanted).map((v) => Buffer.from(v).toString('base64')).join('')
@@ -168,10 +168,11 @@ test('203-213 D1.1-D1.17: COPY in the guest', async () => {
     .copy('a.txt', '/tmp/foo')                            // 13
     .copy('src', '/locked', { gzip: false })              // 14
     .copy('src/link', '/linked', { user: 'root', mode: 0o600 }) // 15
+    .copy('a.txt', '/run/lost')                           // 16: in memory
     .runCmd(`cd /; stat -c '%U:%G %a %n' app/a.txt deep/er deep/er/b.txt etc/a.txt app/one.py app/.hidden app/empty app/sub/run.sh home/user/relative w/lib/one.py whole/src/.hidden full/one.py full/sub/run.sh full/d1 full/d1/d2 full/d1/d2/sub full/d1/d2/one.py tmp tmp/foo locked locked/one.py lib2/foo.sh pointed
-      cat full/keep full/one.py etc/motd pointed; readlink lib2; readlink opt/link; readlink full/link; readlink app/link; readlink linked; stat -c '%U %F' linked; ls app/src 2>&1; app/link; ls -A app/empty | wc -l; echo $X_FROM_PROFILE; ls -a / | grep -c vmon-copy; true`, { user: 'root' }) // 16
+      cat full/keep full/one.py etc/motd pointed; readlink lib2; readlink opt/link; readlink full/link; readlink app/link; readlink linked; stat -c '%U %F' linked; ls app/src 2>&1; app/link; ls -A app/empty | wc -l; echo $X_FROM_PROFILE; ls -a / | grep -c vmon-copy; true`, { user: 'root' }) // 17
   const result = await build(template, 'steps-copy')
-  assert.deepEqual(texts(result.step[16]), [
+  assert.deepEqual(texts(result.step[17]), [
     'user:user 640 app/a.txt', 'root:root 755 deep/er', 'user:user 640 deep/er/b.txt', 'user:user 640 etc/a.txt', 'user:user 644 app/one.py',
     'user:user 644 app/.hidden', 'user:user 755 app/empty', 'user:user 755 app/sub/run.sh', 'user:user 640 home/user/relative',
     'user:user 644 w/lib/one.py', 'user:user 644 whole/src/.hidden', 'user:user 644 full/one.py', 'user:user 755 full/sub/run.sh',
@@ -179,6 +180,31 @@ test('203-213 D1.1-D1.17: COPY in the guest', async () => {
     'root:root 1777 tmp', 'user:user 640 tmp/foo', 'root:root 555 locked', 'user:user 644 locked/one.py', 'user:user 755 lib2/foo.sh',
     'root:root 644 pointed', 'keep', 'print(1)hellousr/lib2', '/full', 'sub/run.sh', 'sub/run.sh', 'sub/run.sh', 'root symbolic link',
     'ls: app/src: No such file or directory', 'ran', '0', 'yes', '0'])
+  assert.ok(result.entries.some((e) => /^COPY a\.txt \/run\/lost: .*not part of the template/.test(e)))
+})
+
+test('D2.22 D2.23: a Dockerfile keeps its WORKDIR, USER and exec-form CMD', async () => {
+  const template = Template({ fileContextPath: context }).skipCache().fromDockerfile(`FROM ${image('busybox:1')}
+ARG FIRST=1
+ENV SECOND=2 QUOTED="two words"
+ENV LONE="two words"
+WORKDIR /srv
+COPY --chown=nobody:nogroup a.txt ./
+RUN echo "$FIRST $SECOND" && env | grep -c LONE && \\
+    id -un && pwd
+RUN stat -c '%U:%G %a' /srv/a.txt
+USER nobody
+RUN id -un; pwd
+CMD ["sleep","98765"]
+`)
+  const result = await build(template, 'steps-dockerfile')
+  const said = Object.values(result.step).flatMap(texts)
+  assert.deepEqual(said, ['1 2', '1', 'root', '/srv', 'nobody:nogroup 640', 'nobody', '/srv'])
+  const sandbox = await Sandbox.create('steps-dockerfile')
+  try {
+    assert.equal((await sandbox.commands.run('id -un; pwd')).stdout, 'nobody\n/srv\n')
+    assert.match((await sandbox.commands.run('ps')).stdout, /nobody.* sleep 98765$/m)
+  } finally { await sandbox.kill() }
 })
 
 // A build by hand, for what the SDK does not send. Answers {status, reason, entries}.
@@ -221,6 +247,7 @@ const failures = [
   ['terminated', [run('kill -15 $$')], /: signal: terminated$/, '1'],
   ['not-found', [run('no-such-command')], /: exit status 127$/, '1'],
   ['no-cwd', [{ type: 'WORKDIR', args: ['/gone'] }, run('rmdir /gone', 'root'), run('pwd')], /cwd '\/gone' does not exist/, '3'],
+  ['cwd-denied', [run('mkdir -m 700 /secret', 'root'), { type: 'WORKDIR', args: ['/secret'] }, run('pwd')], /chdir \/secret: Permission denied/, '3'],
   ['no-user', [run('id', 'nobody-such')], /nobody-such/, '1'],
   ['bad-user', [{ type: 'USER', args: ['../x'] }], /invalid user name '\.\.\/x'/, '1'],
   ['workdir-file', [{ type: 'WORKDIR', args: ['/etc/passwd/x'] }], /directory '\/etc\/passwd\/x' could not be created/, '1'],

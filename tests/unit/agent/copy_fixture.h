@@ -19,6 +19,7 @@
 struct fixture {
         char dir[64], archive[128];
         struct tarmaker tar;
+        struct copy_result result;
         struct error err;
 };
 
@@ -72,17 +73,16 @@ static inline void write_archive(struct fixture *f, size_t len)
         fclose(out);
 }
 
-/* Copies from the tar made so far, or from what the test has written since finish_tar(). */
+/* Copies from the tar made so far (to a place below f->dir, or an absolute one), or from what the test has written since finish_tar(). */
 static inline int copy_as(struct fixture *f, const char *source, const char *target, const char *owner, const char *mode)
 {
-        struct copy_request c = { f->archive, source, at(f, target), owner, mode };
-        struct copy_result result;
+        struct copy_request c = { f->archive, source, *target == '/' ? target : at(f, target), owner, mode };
         int r;
 
         if (f->tar.a)
                 write_archive(f, finish_tar(f));
         f->err = (struct error){};
-        r = copy_from_archive(&c, &result, &f->err);
+        r = copy_from_archive(&c, &f->result, &f->err);
         tar_begin(&f->tar);
         return r;
 }

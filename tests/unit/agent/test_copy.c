@@ -251,6 +251,55 @@ static void test_sources_are_mapped(void **state)
         assert_true(copy_map_source("../a", out) < 0);
 }
 
+/* A target on another file system is copied to, with all that a rename would keep, and said to be there. */
+static void test_other_file_systems(void **state)
+{
+        struct fixture *f = *state;
+        char dir[] = "/dev/shm/test-copy-XXXXXX", path[64];
+        struct stat st, root;
+
+        if (stat("/", &root) < 0 || stat("/dev/shm", &st) < 0 || st.st_dev == root.st_dev)
+                skip();
+        assert_non_null(mkdtemp(dir));
+        tar_file(&f->tar, "d/a", 04750, "content");
+        tar_symlink(&f->tar, "d/l", "a");
+        tar_dir(&f->tar, "d/sub", 0711);
+        assert_int_equal(copy_as(f, "d", dir, "7:8", ""), 0);
+        assert_true(f->result.elsewhere);
+        snprintf(path, sizeof(path), "%s/a", dir);
+        assert_int_equal(lstat(path, &st), 0);
+        assert_int_equal(st.st_mode & 07777, 04750);
+        assert_int_equal(st.st_uid, 7);
+        assert_int_equal(st.st_size, 7);
+        assert_int_equal(st.st_mtime, 1000000000);
+        snprintf(path, sizeof(path), "%s/l", dir);
+        assert_int_equal(lstat(path, &st), 0);
+        assert_true(S_ISLNK(st.st_mode));
+        assert_int_equal(st.st_uid, 7);
+        tree_remove(dir, NULL);
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_int_equal(copy(f, "a", "here"), 0);
+        assert_false(f->result.elsewhere);
+}
+
+/* Where nothing can be written: one line that names the place. */
+static void test_no_way_to_write(void **state)
+{
+        struct fixture *f = *state;
+
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_true(copy(f, "a", "/proc/vmon/a") < 0);
+        assert_non_null(strstr(f->err.message, "/proc/vmon"));
+        assert_null(strchr(f->err.message, '\n'));
+        put(f, "file", "x");
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_true(copy(f, "a", "file/a") < 0);
+        assert_non_null(strstr(f->err.message, "file"));
+        tar_file(&f->tar, "a", 0644, "1");
+        assert_true(copy_as(f, "a", "out", "root:no-such-group", "") < 0);
+        assert_non_null(strstr(f->err.message, "group 'no-such-group' does not exist"));
+}
+
 static void test_conflicts_are_errors(void **state)
 {
         struct fixture *f = *state;
@@ -270,7 +319,7 @@ int main(void)
                 T(test_file_targets), T(test_directory_merges), T(test_links_of_the_target),
                 T(test_owner_and_mode_spare_links), T(test_globs), T(test_refused), T(test_conflicts_are_errors),
                 T(test_existing_targets), T(test_made_parents_belong_to_root), T(test_linked_components),
-                T(test_link_as_target), T(test_dots), T(test_sources_are_mapped),
+                T(test_link_as_target), T(test_other_file_systems), T(test_no_way_to_write), T(test_dots), T(test_sources_are_mapped),
         };
 
         if (geteuid() != 0) {

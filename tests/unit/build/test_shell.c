@@ -5,6 +5,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/json.h"
@@ -12,11 +13,12 @@
 #include "base/subprocess.h"
 #include "build/shell.h"
 
-/* What /bin/sh makes of the word, with A=1 and nothing else set. */
-static char *in_shell(const char *word)
+/* What a shell makes of the word, with A=1 and nothing else set. "busybox sh" is the shell of small images. */
+static char *in_shell_named(const char *shell, const char *word)
 {
         CLEANUP_FREE char *script = xasprintf("unset NONE; A=1; printf %%s %s", word);
-        const char *argv[] = {"/bin/sh", "-c", script, NULL};
+        const char *plain[] = {shell, "-c", script, NULL}, *applet[] = {shell, "sh", "-c", script, NULL};
+        const char **argv = strstr(shell, "busybox") ? applet : plain;
         struct buf out = {};
         struct error err = {};
 
@@ -24,6 +26,13 @@ static char *in_shell(const char *word)
                 fail_msg("%s: %s", word, err.message);
         return buf_steal(&out);
 }
+
+static char *in_shell(const char *word)
+{
+        return in_shell_named("/bin/sh", word);
+}
+
+static const char *const shells[] = {"/bin/sh", "/bin/bash", "/bin/busybox"};
 
 static void quoting_is_literal(void **state)
 {
@@ -77,10 +86,14 @@ static void only_names_expand(void **state)
 
         (void)state;
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-                CLEANUP_FREE char *word = shell_expandable(cases[i].value), *got = in_shell(word);
+                CLEANUP_FREE char *word = shell_expandable(cases[i].value);
 
-                if (strcmp(got, cases[i].expected))
-                        fail_msg("'%s' became '%s'", cases[i].value, got);
+                for (size_t n = 0; n < sizeof(shells) / sizeof(shells[0]); n++) {
+                        CLEANUP_FREE char *got = access(shells[n], X_OK) == 0 ? in_shell_named(shells[n], word) : NULL;
+
+                        if (got && strcmp(got, cases[i].expected))
+                                fail_msg("%s: '%s' became '%s'", shells[n], cases[i].value, got);
+                }
         }
 }
 
