@@ -4,12 +4,13 @@ INIT_SYSTEM=systemd
 SSH_UNIT=sshd
 CHRONY_UNIT=chronyd
 PACKAGES="systemd shadow openssh sudo chrony socat curl ca-certificates fuse3 iptables git nfs-utils less nftables
-iputils jq bash iproute2 procps-ng"
+iputils jq bash iproute2"
 
 install_packages() {
     missing=
     for p in $PACKAGES; do
-        pacman -Qi "$p" >/dev/null 2>&1 || missing="$missing $p"
+        # -T: what another package provides counts too, such as iptables-nft for iptables.
+        pacman -T "$p" >/dev/null 2>&1 || missing="$missing $p"
     done
     [ -z "$missing" ] && return 0
     echo "installing:$missing"

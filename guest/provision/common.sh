@@ -186,11 +186,20 @@ set_up_systemd() {
     systemctl -q enable "$CHRONY_UNIT.service" "$SSH_UNIT.service" || warn "time synchronisation or SSH could not be enabled"
 }
 
+# link_at PATH TARGET: unless it leads to TARGET already. An image may have brought an init of its own.
+link_at() {
+    [ "$(readlink -f "$1")" = "$(readlink -f "$2")" ] && return 0
+    if [ -e "$1" ]; then warn "$1 was another program; it is now $2"; fi
+    rm -f "$1"
+    ln -s "$2" "$1" || fail "$1 could not be linked to $2"
+}
+
 link_init() {
     for i in /lib/systemd/systemd /usr/lib/systemd/systemd; do
         if [ -x "$i" ]; then
-            [ -e /usr/sbin/init ] || ln -s "$i" /usr/sbin/init
-            [ -L /sbin ] || [ -e /sbin/init ] || ln -s "$i" /sbin/init
+            mkdir -p /usr/sbin
+            link_at /usr/sbin/init "$i"
+            [ -L /sbin ] || link_at /sbin/init "$i"
             return 0
         fi
     done
@@ -220,6 +229,7 @@ END
 ::ctrlaltdel:/sbin/reboot
 ::shutdown:/sbin/openrc shutdown
 END
+    [ -e /usr/sbin/init ] || { mkdir -p /usr/sbin && ln -s /sbin/init /usr/sbin/init; }
     [ -f /etc/network/interfaces ] || { mkdir -p /etc/network && printf 'auto lo\niface lo inet loopback\n' >/etc/network/interfaces; }
     for s in devfs sysfs procfs dmesg mdev; do rc-update -q add "$s" sysinit || :; done
     for s in localmount sysctl hostname bootmisc networking; do rc-update -q add "$s" boot || :; done

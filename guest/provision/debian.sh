@@ -9,9 +9,37 @@ export DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes
 
 is_installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 
-# No fsync for every file: the file system is synced once, when the layer is taken.
+# What maintainer scripts find first in PATH. ca-certificates updates the store twice at its first installation: without
+# the hooks in its postinst, then in full by a trigger. Each is hundreds of processes, and the second leaves what both do.
+TOOLS=/run/vmon/provision
+make_tools() {
+    mkdir -p "$TOOLS" || fail "$TOOLS could not be created"
+    cat >"$TOOLS/update-ca-certificates" <<'END'
+#!/bin/sh
+due=/run/vmon/provision/certificates-due
+if [ $# -eq 2 ] && [ "$1" = --hooksdir ] && [ -z "$2" ] && [ -n "${DPKG_MAINTSCRIPT_NAME:-}" ]; then
+    : >"$due"
+    exit 0
+fi
+PATH=${PATH#/run/vmon/provision:}
+update-ca-certificates "$@" && rm -f "$due"
+END
+    chmod 755 "$TOOLS/update-ca-certificates"
+}
+
+# A version without that trigger leaves it to us.
+remove_tools() {
+    if [ -e "$TOOLS/certificates-due" ]; then update-ca-certificates || fail "update-ca-certificates failed"; fi
+    rm -rf "$TOOLS"
+}
+
+# No fsync for every file: the file system is synced once, when the layer is taken. No descriptions of packages. A cache
+# of the indexes for this run, which images of containers are set up not to keep.
 apt_get() {
-    apt-get -q -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io -o Dpkg::Options::=--force-confold \
+    path_=$TOOLS:$PATH
+    PATH=$path_ apt-get -q -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io \
+        -o Dpkg::Options::=--force-confold -o "DPkg::Path=$path_" -o Acquire::Languages=none \
+        -o Dir::Cache::pkgcache="$TOOLS/pkgcache.bin" -o Dir::Cache::srcpkgcache="$TOOLS/srcpkgcache.bin" \
         -o Acquire::Retries=3 -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30 "$@"
 }
 
@@ -67,6 +95,7 @@ install_packages() {
     done
     [ -z "$missing" ] && return 0
     echo "installing:$missing"
+    make_tools
     forbid_services
     if ! try_install; then
         uses_debian_hosts || fail "apt-get could not install the packages that a template needs:$missing"
@@ -75,6 +104,7 @@ install_packages() {
         try_install || fail "apt-get could not install the packages that a template needs, not from archive.debian.org either:$missing"
     fi
     allow_services
+    remove_tools
     apt-get clean || :
 }
 

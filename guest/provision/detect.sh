@@ -15,19 +15,32 @@ like_profile_of() {
     esac
 }
 
-ID='' ID_LIKE=''
-for f in /etc/os-release /usr/lib/os-release; do
-    if [ -r "$f" ]; then
-        . "$f" || :
-        break
-    fi
-done
+# os_release KEY: its value. Read, not sourced: the file is the image's, and one that is no shell must not end this.
+os_release() {
+    for f_ in /etc/os-release /usr/lib/os-release; do
+        [ -r "$f_" ] && [ ! -d "$f_" ] || continue
+        while IFS='=' read -r key_ value_ || [ -n "$key_" ]; do
+            [ "$key_" = "$1" ] || continue
+            value_=${value_%"${value_##*[![:space:]]}"}
+            case $value_ in
+            \"*\") value_=${value_#\"} value_=${value_%\"} ;;
+            \'*\') value_=${value_#\'} value_=${value_%\'} ;;
+            esac
+            printf '%s\n' "$value_"
+            return 0
+        done <"$f_"
+        return 0
+    done
+}
+
+set -f # no file names for what looks like a pattern
+ID=$(os_release ID) ID_LIKE=$(os_release ID_LIKE)
 profile=$(profile_of "$ID")
 if [ -z "$profile" ]; then
-    for id in $ID $ID_LIKE; do
+    for id in $ID_LIKE; do
         profile=$(like_profile_of "$id")
         if [ -n "$profile" ]; then
-            warn "no profile for '$ID'; provisioning it like '$id'"
+            warn "no profile for '$ID'; provisioning it like '$id', as its ID_LIKE says"
             break
         fi
     done

@@ -61,16 +61,29 @@ delete_password() {
     return 0
 }
 
+# is_member GROUP NAME: is NAME in the list of the group?
+is_member() {
+    while IFS=: read -r name_ pass_ number_ list_ || [ -n "$name_" ]; do
+        [ "$name_" = "$1" ] || continue
+        case ,$list_, in *,"$2",*) return 0 ;; esac
+    done </etc/group
+    return 1
+}
+
+# Not every busybox can add to a group.
+join_group() {
+    is_member "$2" "$1" && return 0
+    if have usermod; then
+        usermod -aG "$2" "$1"
+    else
+        sed -i -e "/^$2:/s/\$/,$1/" -e "/^$2:/s/:,/:/" /etc/group
+    fi || fail "user '$1' could not be added to group '$2'"
+}
+
 # make_admin NAME: passwordless sudo.
 make_admin() {
     group=$(admin_group)
-    if is_listed /etc/group "$group"; then
-        if have usermod; then
-            usermod -aG "$group" "$1" || fail "user '$1' could not be added to group '$group'"
-        elif have addgroup; then
-            addgroup "$1" "$group" >/dev/null 2>&1 || :
-        fi
-    fi
+    if is_listed /etc/group "$group"; then join_group "$1" "$group"; fi
     delete_password "$1"
     [ -e /etc/sudoers ] || { : >/etc/sudoers && chmod 440 /etc/sudoers; }
     append_once /etc/sudoers "$1 ALL=(ALL:ALL) NOPASSWD: ALL"
