@@ -196,3 +196,16 @@ make_busybox_tree() {
         chmod 1777 "$1.tmp/tmp"
         mv "$1.tmp" "$1"
 }
+
+# make_bash_tree DIR DEBIAN: bash, GNU coreutils and the account tools of the Debian tree, but no distribution that can be told: what a
+# profile sees as unknown, with a real login shell (whose /etc/profile resets PATH), and small enough to unpack in seconds.
+make_bash_tree() {
+        [ -d "$1" ] && return 0
+        rm -rf "$1.tmp"
+        cp -a "$2" "$1.tmp"
+        rm -rf "$1.tmp"/var/* "$1.tmp"/usr/share/{locale,doc,man,zoneinfo,perl5,bash-completion} "$1.tmp"/usr/lib/{apt,os-release} \
+                "$1.tmp"/etc/{os-release,apt,debian_version} "$1.tmp"/usr/lib/*/{gconv,perl-base,libapt-*,libstdc++*,libgnutls*,libicu*} \
+                "$1.tmp"/usr/bin/{apt*,dpkg*,perl*}
+        mkdir -p "$1.tmp"/var/{tmp,log,mail}
+        mv "$1.tmp" "$1"
+}

@@ -91,7 +91,7 @@ static void only_names_expand(void **state)
                 for (size_t n = 0; n < sizeof(shells) / sizeof(shells[0]); n++) {
                         CLEANUP_FREE char *got = access(shells[n], X_OK) == 0 ? in_shell_named(shells[n], word) : NULL;
 
-                        if (got && strcmp(got, cases[i].expected))
+                        if (got && strcmp(got, cases[i].expected) != 0)
                                 fail_msg("%s: '%s' became '%s'", shells[n], cases[i].value, got);
                 }
         }
