@@ -305,6 +305,10 @@ static int open_streams(const struct spawn *s, struct plan *p, struct spawned *r
                 r = open_output(s->ordered, &ret->err, &p->fds[2]);
         if (r < 0)
                 return error_errno(err, r, "create a pipe");
+        /* So that "> /dev/stderr", which opens the pipe anew, is allowed to who owns the process. Never /dev/null itself. */
+        for (int i = s->stdin_pipe ? 0 : 1; i < 3; i++)
+                if (fchown(p->fds[i], s->user->uid, s->user->gid) < 0)
+                        errno = 0; /* an unprivileged agent */
         for (int *fd = (int[]){ ret->in, ret->out, ret->err, -2 }; *fd != -2; fd++)
                 if (*fd >= 0)
                         fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) | O_NONBLOCK);

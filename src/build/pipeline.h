@@ -105,6 +105,12 @@ int pipeline_base(struct pipeline *p, struct error *err);
 int pipeline_steps(struct pipeline *p, struct error *err);
 int pipeline_finalize(struct pipeline *p, struct build_outcome *ret, struct error *err);
 
+/* steps.c, step_env.c, step_copy.c: parts of one step. `s` has passed build_plan_parse(). */
+int pipeline_env_step(struct pipeline *p, const struct build_step *s, struct error *err);
+int pipeline_copy_step(struct pipeline *p, const struct build_step *s, struct error *err);
+/* Runs a step's script in root's login shell with the build environment, `assign` in front; `ret` as of guest_run_script(). */
+int pipeline_step_script(struct pipeline *p, const char *what, const char *assign, const char *script, json_t **ret, struct error *err);
+
 /* start.c: start and ready commands of the finalize VM (template-api 13.2, 13.3) */
 int pipeline_start_and_wait(struct pipeline *p, const char *start_cmd, const char *ready_cmd,
                             const struct build_context *context, struct error *err);

@@ -125,11 +125,12 @@ bool shell_expands(const char *s)
         return next_reference(s, &end);
 }
 
+/* Read-only in some shell, or of bash's integer type: what is assigned to those is evaluated as arithmetic, commands in it included. */
 bool shell_assignable(const char *name)
 {
-        static const char *const fixed[] = {"UID",    "EUID",   "PPID",          "BASHOPTS", "SHELLOPTS",
-                                            "GROUPS", "LINENO", "BASH_VERSINFO", "_",        "FUNCNAME",
-                                            "DIRSTACK", "OPTIND"};
+        static const char *const fixed[] = {"UID",    "EUID",          "PPID",     "BASHOPTS", "SHELLOPTS", "GROUPS",  "LINENO",
+                                            "_",      "BASH_VERSINFO", "FUNCNAME", "DIRSTACK", "OPTIND",    "BASHPID", "HISTCMD",
+                                            "RANDOM", "SRANDOM",       "SECONDS"};
 
         for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
                 if (streq(name, fixed[i]))

@@ -22,5 +22,5 @@ char *shell_word(const char *s, json_t *literals);
 /* Does shell_expandable() leave anything to expand? */
 bool shell_expands(const char *s);
 
-/* May `name` be assigned in any shell: an identifier that no shell keeps read-only? */
+/* May any text be assigned to `name` in any shell: an identifier that is neither read-only nor evaluated? */
 bool shell_assignable(const char *name);

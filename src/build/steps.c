@@ -1,10 +1,8 @@
-/* The steps (template-api 11), each one layer. */
+/* The steps (template-api 11), each one layer. ENV and COPY have files of their own. */
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/rand.h"
 #include "base/str.h"
 #include "build/context.h"
 #include "build/limits.h"
@@ -71,135 +69,7 @@ static int run_step(struct pipeline *p, const struct build_step *s, const char *
         return r;
 }
 
-#define EXPORTED "VMON_EXPORT_" /* and a number: a variable's value on its way past the login scripts */
-
-/* The build environment over root's login environment (design 9): exports of what a shell can assign, with the values in `env`,
- * which takes more than an argument does. */
-static void add_exports(struct buf *b, const json_t *from, json_t *env)
-{
-        const char *key;
-        json_t *v;
-
-        json_object_foreach((json_t *)from, key, v) {
-                CLEANUP_FREE char *name = xasprintf(EXPORTED "%zu", json_object_size(env));
-
-                if (!shell_assignable(key))
-                        continue;
-                json_object_set(env, name, v);
-                buf_addf(b, "export %s=\"${%s}\"\n", key, name);
-        }
-}
-
-/* A script that prints each expanded value between marks; later pairs see earlier ones. It needs the variables in `env`. */
-static char *env_script(const struct pipeline *p, const struct build_step *s, const char *mark, json_t *env)
-{
-        struct buf b = {};
-
-        add_exports(&b, p->context.env, env);
-        for (size_t i = 0; s->args[i]; i += 2) {
-                CLEANUP_FREE char *word = shell_word(s->args[i + 1], env);
-
-                buf_addf(&b, "vmon_value_=%s\nprintf '%%s%%s' '%s' \"$vmon_value_\"\n", word, mark);
-                if (shell_assignable(s->args[i]))
-                        buf_addf(&b, "export %s=\"$vmon_value_\"\n", s->args[i]);
-        }
-        buf_addf(&b, "printf '%%s' '%s'\n", mark);
-        return buf_steal(&b);
-}
-
-struct capture {
-        struct buf out;
-        struct pipeline *p;
-};
-
-static void on_capture(int stream, const char *data, size_t len, void *capture)
-{
-        struct capture *c = capture;
-
-        /* Each value is at most what the environment can hold; a runaway login script is not. */
-        if (stream == 1 && c->out.len < 64UL * BUILD_ARG_MAX)
-                buf_add(&c->out, data, len);
-}
-
-static bool capture_cancelled(void *capture)
-{
-        struct capture *c = capture;
-
-        return build_run_stopped(c->p->run);
-}
-
-/* Takes the values from between the marks into the environment. What login scripts print comes before the first. */
-static int take_values(struct pipeline *p, const struct build_step *s, const char *out, const char *mark, struct error *err)
-{
-        const char *at = strstr(out, mark), *end;
-
-        for (size_t i = 0; s->args[i]; i += 2) {
-                CLEANUP_FREE char *value = NULL, *clean = NULL;
-
-                end = at ? strstr(at + strlen(mark), mark) : NULL;
-                if (!end)
-                        return error_set(err, ERROR_INVALID, "ENV %s: the value could not be expanded by the guest's shell", s->args[i]);
-                value = xstrndup(at + strlen(mark), (size_t)(end - at) - strlen(mark));
-                clean = utf8_scrub(value, strlen(value));
-                json_object_set_new(p->context.env, s->args[i], json_string(clean));
-                at = end;
-        }
-        return 0;
-}
-
-static int expand_in_guest(struct pipeline *p, const struct build_step *s, struct error *err)
-{
-        CLEANUP_JSON json_t *env = json_object();
-        struct build_context root = {.user = (char *)"root", .workdir = (char *)"/", .env = env};
-        CLEANUP_FREE char *script = NULL;
-        struct capture capture = {.p = p};
-        struct agent_exit exit = {};
-        struct guest_command c;
-        char mark[33];
-        int r = guest_need(p, err);
-
-        if (r < 0)
-                return r;
-        random_id(mark, 32);
-        script = env_script(p, s, mark, env);
-        if (strlen(script) > BUILD_ARG_MAX)
-                return error_set(err, ERROR_LIMIT, "ENV: its references and the names of all variables take more than %d bytes",
-                                 BUILD_ARG_MAX);
-        guest_command_init(&c, script, &root);
-        c.process.timeout_s = BUILD_CONFIGURE_SECONDS;
-        c.process.on_output = on_capture;
-        c.process.cancelled = capture_cancelled;
-        c.process.data = &capture;
-        r = agent_run(p->vm, &c.process, &exit, err);
-        if (r >= 0)
-                r = take_values(p, s, buf_str(&capture.out), mark, err);
-        guest_command_free(&c);
-        buf_free(&capture.out);
-        return r;
-}
-
-static int env_step(struct pipeline *p, const struct build_step *s, struct error *err)
-{
-        bool expands = false;
-        size_t size;
-        int r = 0;
-
-        for (size_t i = 0; s->args[i]; i += 2)
-                expands |= shell_expands(s->args[i + 1]);
-        if (expands)
-                r = expand_in_guest(p, s, err);
-        else
-                for (size_t i = 0; s->args[i]; i += 2)
-                        json_object_set_new(p->context.env, s->args[i], json_string(s->args[i + 1]));
-        size = json_dumpb(p->context.env, NULL, 0, JSON_COMPACT);
-        if (r >= 0 && size > BUILD_ENV_MAX)
-                return error_set(err, ERROR_LIMIT, "ENV %s: the environment of the build is now %zu bytes, at most %d are allowed: put "
-                                 "large values into files", s->args[0], size, BUILD_ENV_MAX);
-        return r;
-}
-
-/* Runs a step's script in root's login shell, with `assign` in front. */
-static int step_script(struct pipeline *p, const char *what, const char *assign, const char *script, json_t **ret, struct error *err)
+int pipeline_step_script(struct pipeline *p, const char *what, const char *assign, const char *script, json_t **ret, struct error *err)
 {
         const char *parts[] = {assign, guest_lib, guest_user, script, NULL};
 
@@ -216,7 +86,7 @@ static int workdir_step(struct pipeline *p, const struct build_step *s, struct e
 
         assign = xasprintf("DIR=%s\nBASE=%s\nOWNER=%s", dir, base, owner);
         what = xasprintf("WORKDIR %s", s->args[0]);
-        r = step_script(p, what, assign, guest_workdir_step, &set, err);
+        r = pipeline_step_script(p, what, assign, guest_workdir_step, &set, err);
         if (r < 0)
                 return r;
         if (!json_str(set, "workdir"))
@@ -233,7 +103,7 @@ static int user_step(struct pipeline *p, const struct build_step *s, struct erro
 
         assign = xasprintf("NAME=%s\nADMIN=%s", name, streq(s->args[1], "true") ? "yes" : "");
         what = xasprintf("USER %s", s->args[0]);
-        r = step_script(p, what, assign, guest_user_step, &set, err);
+        r = pipeline_step_script(p, what, assign, guest_user_step, &set, err);
         if (r < 0)
                 return r;
         if (!json_str(set, "user"))
@@ -242,84 +112,14 @@ static int user_step(struct pipeline *p, const struct build_step *s, struct erro
         return 0;
 }
 
-/* Where relative COPY targets go: the workdir, else the user's home. */
-static int copy_base(struct pipeline *p, char **ret, struct error *err)
-{
-        const char *script = "found=\n"
-                             "while IFS=: read -r n_ p_ u_ g_ c_ home_ s_; do\n"
-                             "    if [ \"$n_\" = \"$NAME\" ]; then found=$home_; fi\n"
-                             "done </etc/passwd\n"
-                             "result home \"${found:-/}\"";
-        CLEANUP_FREE char *name = NULL, *assign = NULL;
-        CLEANUP_JSON json_t *set = NULL;
-        int r;
-
-        if (p->context.workdir) {
-                *ret = xstrdup(p->context.workdir);
-                return 0;
-        }
-        name = shell_quote(p->context.user);
-        assign = xasprintf("NAME=%s", name);
-        r = step_script(p, "COPY", assign, script, &set, err);
-        if (r >= 0)
-                *ret = xstrdup(json_str(set, "home") ? json_str(set, "home") : "/");
-        return r;
-}
-
-static int copy_target(struct pipeline *p, const char *target, char **ret, struct error *err)
-{
-        CLEANUP_FREE char *base = NULL;
-        int r;
-
-        if (*target == '/') {
-                *ret = xstrdup(target);
-                return 0;
-        }
-        r = copy_base(p, &base, err);
-        if (r < 0)
-                return r;
-        /* "." and "./" mean the directory itself; a trailing slash keeps its meaning. */
-        while (str_starts(target, "./"))
-                target += 2 + strspn(target + 2, "/");
-        if (streq(target, "."))
-                target = "";
-        *ret = xasprintf("%s/%s", streq(base, "/") ? "" : base, target);
-        return 0;
-}
-
-static int copy_step(struct pipeline *p, const struct build_step *s, struct error *err)
-{
-        const char *owner = s->args[2] && s->args[2][0] ? s->args[2] : p->context.user;
-        const char *mode = s->args[2] && s->args[3] ? s->args[3] : "";
-        CLEANUP_FREE char *archive = xasprintf("files/%s", s->files_hash), *path = path_join(p->share, archive);
-        CLEANUP_FREE char *pair = strchr(owner, ':') ? xstrdup(owner) : xasprintf("%s:%s", owner, owner), *target = NULL;
-        CLEANUP_JSON json_t *args = NULL, *result = NULL;
-        int r;
-
-        if (!path_exists(path))
-                return error_set(err, ERROR_NOT_FOUND, "COPY %s: the files (hash %s) were not uploaded; run the build again with its "
-                                 "context, which uploads them", s->args[0], s->files_hash);
-        r = guest_need(p, err);
-        if (r >= 0)
-                r = copy_target(p, s->args[1], &target, err);
-        if (r < 0)
-                return r;
-        args = json_pack("{s:s,s:s,s:s,s:s,s:s}", "archive", archive, "src", s->args[0], "dest", target, "owner", pair, "mode", mode);
-        r = guest_request(p, "copy", args, BUILD_COPY_SECONDS, NULL, NULL, &result, err);
-        if (r >= 0 && json_bool(result, "elsewhere", false))
-                build_log(&p->run->log, LOG_LEVEL_WARN, "COPY %s %s: the target is on a file system in memory (such as /run), which is not "
-                          "part of the template", s->args[0], s->args[1]);
-        return r < 0 ? error_wrap(err, r, "COPY %s %s", s->args[0], s->args[1]) : 0;
-}
-
 static int execute(struct pipeline *p, const struct build_step *s, const char *prefix, struct error *err)
 {
         int r;
 
         if (streq(s->type, "ENV"))
-                return env_step(p, s, err);
+                return pipeline_env_step(p, s, err);
         if (streq(s->type, "COPY"))
-                return copy_step(p, s, err);
+                return pipeline_copy_step(p, s, err);
         r = guest_need(p, err);
         if (r < 0)
                 return r;

@@ -3,8 +3,9 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { stream } from './lib.mjs'
 
-async function run(script, { ordered = true } = {}) {
-  const r = await stream('process.Process/Start', { process: { cmd: '/bin/sh', args: ['-c', script] }, stdin: false, vmonOrdered: ordered })
+async function run(script, { ordered = true, user = 'root' } = {}) {
+  const r = await stream('process.Process/Start', { process: { cmd: '/bin/sh', args: ['-c', script], cwd: '/' }, stdin: false, vmonOrdered: ordered },
+    { headers: { authorization: 'Basic ' + Buffer.from(`${user}:`).toString('base64') } })
   const events = r.messages.map((m) => m.event)
   const data = events.filter((e) => e.data).map((e) => [e.data.stdout ? 'out' : 'err', Buffer.from(e.data.stdout ?? e.data.stderr, 'base64')])
   const of = (name) => Buffer.concat(data.filter(([s]) => s === name).map(([, b]) => b)).toString('latin1')
@@ -24,6 +25,13 @@ test('two streams written in turn come in turn', async () => {
 test('writes through children and /dev/stderr come in turn', async () => {
   const { data } = await run('for i in 1 2 3 4 5 6 7 8 9; do sh -c "echo o$i"; echo e$i >/dev/stderr; done')
   assert.equal(Buffer.concat(data.map(([, b]) => b)).toString(), [1, 2, 3, 4, 5, 6, 7, 8, 9].map((i) => `o${i}\ne${i}\n`).join(''))
+})
+
+test('a command may open its own output anew, whoever runs it', async () => {
+  for (const ordered of [true, false]) {
+    const { out, err } = await run('id -un; echo o >/dev/stdout; echo e >/dev/stderr', { ordered, user: 'nobody' })
+    assert.deepEqual([out, err], ['nobody\no\n', 'e\n'])
+  }
 })
 
 test('nothing is lost of large writes, several writers and a missing newline', async () => {

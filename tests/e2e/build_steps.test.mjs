@@ -67,7 +67,7 @@ test(`188 190 195-201: RUN, its users, its clock and network, and ENV, in ${shel
     .runCmd('date +%s; cat /etc/resolv.conf; cat /proc/net/route; ip -4 addr show eth0 || true')                              // 1
     .runCmd('id -un; pwd; echo $HOME $USER $LOGNAME; echo "[$E2B_SANDBOX] [$FROM_IMAGE]"')                   // 2
     .runCmd('id -un; echo $HOME', { user: 'root' })                                                        // 3
-    .runCmd('id -un; cat; cat /proc/self/oom_score_adj; umask; tty; sleep 1000 & SHELL_VARIABLE=1')           // 4
+    .runCmd('id -un; cat; cat /proc/self/oom_score_adj; umask; tty; echo direct > /dev/stderr; sleep 1000 & SHELL_VARIABLE=1') // 4
     .setEnvs({ A: '1', ...literal })                                                                       // 5
     .setEnvs({ B: 'x${A}y $NOPE|$A', C: '${A:-z}$Q', H: '$HOME', BIGGER: `$A${BIG}\${A}` }) // 6
     .setEnvs({ A: '2', PATH: '${PATH}:/my/path' })                                                         // 7
@@ -84,7 +84,7 @@ test(`188 190 195-201: RUN, its users, its clock and network, and ENV, in ${shel
   assert.deepEqual(texts(result.step[2]).slice(0, 3), ['user', '/home/user', '/home/user user user'])
   assert.match(texts(result.step[2])[3], /\[yes\]$/, '199 the image\'s ENV')
   assert.deepEqual(texts(result.step[3]), ['root', '/root'])
-  assert.deepEqual(texts(result.step[4]), ['user', '100', '0022', 'not a tty'], 'no input, and a daemon does not hold the step')
+  assert.deepEqual(texts(result.step[4]), ['user', '100', '0022', 'not a tty', 'direct'], 'no input, its own descriptors, and a daemon does not hold the step')
   const joined = texts(result.step[8]).join('') // a long line comes in pieces
   const wanted = { A: '2', B: 'x1y |1', C: '1a"b', H: '/root', ...literal, BIGGER: `1${BIG}1` }
   const encoded = Object.values(wanted).map((v) => Buffer.from(v).toString('base64')).join('')
@@ -191,18 +191,24 @@ test('D2.22 D2.23: a Dockerfile keeps its WORKDIR, USER and exec-form CMD', asyn
 ARG FIRST=1
 ENV SECOND=2 QUOTED="two words"
 ENV LONE="two words"
+ENV BASE=/opt/base WHO=nobody
 WORKDIR /srv
 COPY --chown=nobody:nogroup a.txt ./
 RUN echo "$FIRST $SECOND" && env | grep -c LONE && \\
     id -un && pwd
 RUN stat -c '%U:%G %a' /srv/a.txt
+COPY --chown=$WHO:nogroup a.txt $BASE/sub/
+RUN stat -c '%U:%G %n' $BASE/sub/*
+WORKDIR \${BASE}/work
+RUN pwd
+WORKDIR /srv
 USER nobody
 RUN id -un; pwd
 CMD ["sleep","98765"]
 `)
   const result = await build(template, 'steps-dockerfile')
   const said = Object.values(result.step).flatMap(texts)
-  assert.deepEqual(said, ['1 2', '1', 'root', '/srv', 'nobody:nogroup 640', 'nobody', '/srv'])
+  assert.deepEqual(said, ['1 2', '1', 'root', '/srv', 'nobody:nogroup 640', 'nobody:nogroup /opt/base/sub/a.txt', '/opt/base/work', 'nobody', '/srv'])
   const sandbox = await Sandbox.create('steps-dockerfile')
   try {
     assert.equal((await sandbox.commands.run('id -un; pwd')).stdout, 'nobody\n/srv\n')
@@ -243,6 +249,8 @@ test('188, 90, 101: version 2.0 runs as root; step types in any case', async () 
   assert.deepEqual(texts(old.step[4]), ['\u001b[38:5:82mX\ufffd\ufffdé', '\u001b[31mred\u001b[0m', 'end'], 'D7.92 control sequences pass')
 })
 
+const GOOD = '60'.repeat(32)
+
 // One failing build each; two at a time, as the server does by default.
 const failures = [
   ['status', [run('true'), run('echo before; exit 3')], /^failed to run command 'echo before; exit 3': exit status 3$/, '2'],
@@ -256,6 +264,9 @@ const failures = [
   ['workdir-file', [{ type: 'WORKDIR', args: ['/etc/passwd/x'] }], /directory '\/etc\/passwd\/x' could not be created/, '1'],
   ['env-fails', [{ type: 'ENV', args: ['A', '${NOPE:?}'] }], /ENV A: the value could not be expanded/, '1'],
   ['env-large', Array.from('ABC', (name) => ({ type: 'ENV', args: [name, 'x'.repeat(100000)] })), /^ENV C: the environment of the build is now 3\d+ bytes, at most/, '3'],
+  ['copy-nowhere', [{ type: 'COPY', args: ['d', '$NOPE', '', ''], filesHash: GOOD }], /^COPY d \$NOPE: .*is empty once its variables are expanded/, '1'],
+  ['copy-no-group', [{ type: 'COPY', args: ['d', '/out', 'nobody', ''], filesHash: GOOD }], /^COPY d \/out: .*group 'nobody' does not exist/, '1'],
+  ['copy-no-source', [{ type: 'COPY', args: ['e', '/out', '', ''], filesHash: GOOD }], /^COPY e \/out: .*'e' is not in the uploaded files/, '1'],
   ['95-missing', [run('true'), { type: 'COPY', args: ['a', '/b', '', ''], filesHash: '5e'.repeat(32) }], /^COPY a: the files \(hash 5e5e.*were not uploaded/, '2'],
   ['panic', [run('echo going; echo c > /proc/sysrq-trigger; sleep 1000', 'root')], /build VM has ended|guest/, '1'],
 ]
@@ -263,7 +274,7 @@ const failures = [
 test('RUN and the other steps fail with one clear reason, their own step, and once (D7.85)', async (t) => {
   for (let i = 0; i < failures.length; i += 2)
     await Promise.all(failures.slice(i, i + 2).map(async ([name, steps, reason, step]) => {
-      const r = await rawBuild(`fails-${name}`, { steps })
+      const r = await rawBuild(`fails-${name}`, { steps }, { archives: name.startsWith('copy') ? { [GOOD]: tar([['d/ok', '0', '', 'content']]) } : {} })
       await t.test(name, () => {
         assert.equal(r.status, 'error')
         assert.match(r.reason.message, reason)

@@ -136,6 +136,27 @@ static void no_value_runs_a_command(void **state)
         }
 }
 
+/* What bash keeps as integers evaluates what is assigned. */
+static void no_assignment_runs_a_command(void **state)
+{
+        const char *const list[] = {"/bin/bash", "-c", "compgen -v", NULL};
+        CLEANUP_BUF struct buf names = {};
+        char *save = NULL;
+
+        (void)state;
+        assert_int_equal(subprocess_run(list, &names, NULL), 0);
+        for (char *name = strtok_r(names.data, "\n", &save); name; name = strtok_r(NULL, "\n", &save)) {
+                CLEANUP_FREE char *script = xasprintf("V='B[$(echo ran >&2)]'; { export %s=\"$V\"; } 2>&1", name);
+                const char *argv[] = {"/bin/bash", "-c", script, NULL};
+                CLEANUP_BUF struct buf out = {};
+
+                if (!shell_assignable(name))
+                        continue;
+                if (subprocess_run(argv, &out, NULL) < 0 || strstr(buf_str(&out), "ran"))
+                        fail_msg("%s: %s", name, buf_str(&out));
+        }
+}
+
 /* Each start is looked at once: no quadratic or exponential search for its end. */
 static void nesting_is_bounded(void **state)
 {
@@ -177,7 +198,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(quoting_is_literal), cmocka_unit_test(only_names_expand),
                 cmocka_unit_test(words_with_literals_expand_alike), cmocka_unit_test(no_value_runs_a_command),
-                cmocka_unit_test(nesting_is_bounded),
+                cmocka_unit_test(no_assignment_runs_a_command), cmocka_unit_test(nesting_is_bounded),
                 cmocka_unit_test(knows_what_expands), cmocka_unit_test(knows_what_can_be_assigned),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
