@@ -89,7 +89,8 @@ struct build_settings {
         struct oci_options oci;
         unsigned max_builds;       /* --max-builds */
         uint64_t step_cache_bytes; /* --step-cache-mb */
-        unsigned max_seconds;      /* 3600 */
+        unsigned max_seconds;      /* --build-seconds: from the build's turn to its end */
+        unsigned ready_seconds;    /* --ready-seconds: all tries of the ready command together */
 };
 
 struct build_queue;

@@ -23,7 +23,8 @@
 #define BUILD_COPY_SECONDS 1800
 #define BUILD_CONFIGURE_SECONDS 300    /* template-api 13.1 */
 #define BUILD_COMMAND_SECONDS 3600     /* one RUN (template-api 11.1) */
-#define BUILD_READY_SECONDS 600        /* template-api 13.3 */
+#define BUILD_MAX_SECONDS 3600         /* trigger's turn to the end: default of --build-seconds (template-api 14.1) */
+#define BUILD_READY_SECONDS 600        /* default of --ready-seconds (template-api 13.3) */
 #define BUILD_READY_INTERVAL_MS 2000
 #define BUILD_MEMORY_FLOOR_MIB 512     /* of the VM that unpacks and provisions a base image */
 

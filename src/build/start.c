@@ -14,8 +14,18 @@
 
 struct background {
         struct agent_stream *stream; /* NULL when not running */
+        bool ended;                  /* it ran, and ended well */
         struct output_log output;
         struct guest_command command;
+};
+
+/* The wait for the ready command. */
+struct wait {
+        struct background *start;
+        int64_t end;               /* monotonic */
+        unsigned tries;            /* that ended */
+        char last[64];             /* status of the last of them */
+        bool running;              /* one is under way */
 };
 
 static void on_background_output(int stream, const char *data, size_t len, void *b)
@@ -58,25 +68,37 @@ static int check_start(struct background *start, unsigned wait_ms, struct error 
         agent_stream_close(start->stream);
         start->stream = NULL;
         output_log_end(&start->output);
-        if (exit.code == 0)
+        if (exit.code == 0) {
+                start->ended = true;
                 return 0;
+        }
         return error_set(err, ERROR_INVALID, "start command failed: error running start command: %s", exit.status);
 }
 
-static int check_time(struct pipeline *p, int64_t end, struct error *err)
+/* What a user needs to tell a service that is slow from one that is not there. */
+static char *describe_wait(const struct wait *w)
 {
-        CLEANUP_FREE char *limit = format_seconds(BUILD_READY_SECONDS);
+        const char *start = w->start->ended ? "; the start command has ended by itself, with exit status 0" : "";
+
+        if (w->running)
+                return xasprintf("try %u was still running%s", w->tries + 1, start);
+        return xasprintf("%u tries, the last one: %s%s", w->tries, w->last, start);
+}
+
+static int check_time(struct pipeline *p, const struct wait *w, struct error *err)
+{
+        CLEANUP_FREE char *limit = format_seconds(p->run->settings->ready_seconds), *state = NULL;
 
         if (build_run_stopped(p->run))
                 return error_set(err, ERROR_CANCELLED, "the build was told to stop");
-        if (clock_monotonic_ns() < end)
+        if (clock_monotonic_ns() < w->end)
                 return 0;
-        return error_set(err, ERROR_INVALID, "ready command failed: ready command timed out after %s", limit);
+        state = describe_wait(w);
+        return error_set(err, ERROR_INVALID, "ready command failed: ready command timed out after %s (%s)", limit, state);
 }
 
 /* One run of the ready command: 1 ready, 0 not yet, negative failed for good. */
-static int try_ready(struct pipeline *p, struct background *start, const char *command, const struct build_context *context,
-                     int64_t end, struct error *err)
+static int try_ready(struct pipeline *p, struct wait *w, const char *command, const struct build_context *context, struct error *err)
 {
         struct background ready = {};
         struct agent_exit exit = {};
@@ -84,38 +106,42 @@ static int try_ready(struct pipeline *p, struct background *start, const char *c
 
         if (r < 0)
                 r = error_wrap(err, r, "ready command failed");
+        w->running = true;
         while (r >= 0) {
                 r = agent_stream_poll(ready.stream, POLL_MS, &exit, err);
                 if (r < 0)
                         error_wrap(err, r, "ready command failed");
                 if (r <= 0)
                         break;
-                r = check_start(start, 0, err);
+                r = check_start(w->start, 0, err);
                 if (r >= 0)
-                        r = check_time(p, end, err);
+                        r = check_time(p, w, err);
         }
+        w->running = false;
         background_end(&ready);
         if (r < 0)
                 return r;
         if (exit.code == 0)
                 return 1;
+        w->tries++;
+        snprintf(w->last, sizeof(w->last), "%s", exit.status);
         build_log(&p->run->log, LOG_LEVEL_DEBUG, "Template is not ready: %s", exit.status);
         return 0;
 }
 
 /* The pause between two tries, with an eye on the start command. */
-static int pause_between(struct pipeline *p, struct background *start, int64_t end, struct error *err)
+static int pause_between(struct pipeline *p, struct wait *w, struct error *err)
 {
         int64_t until = clock_monotonic_ns() + BUILD_READY_INTERVAL_MS * NSEC_PER_MSEC;
         int r = 0;
 
         while (r >= 0 && clock_monotonic_ns() < until) {
-                if (start->stream)
-                        r = check_start(start, POLL_MS, err);
+                if (w->start->stream)
+                        r = check_start(w->start, POLL_MS, err);
                 else
                         build_run_pause(p->run, BUILD_READY_INTERVAL_MS);
                 if (r >= 0)
-                        r = check_time(p, end, err);
+                        r = check_time(p, w, err);
         }
         return r;
 }
@@ -123,17 +149,17 @@ static int pause_between(struct pipeline *p, struct background *start, int64_t e
 static int wait_ready(struct pipeline *p, struct background *start, const char *command, const struct build_context *context,
                       struct error *err)
 {
-        int64_t end = clock_monotonic_ns() + BUILD_READY_SECONDS * NSEC_PER_SEC;
+        struct wait w = {.start = start, .end = clock_monotonic_ns() + p->run->settings->ready_seconds * NSEC_PER_SEC};
         int r;
 
         build_log(&p->run->log, LOG_LEVEL_INFO, "Waiting for template to be ready: %s", command);
         for (;;) {
-                r = try_ready(p, start, command, context, end, err);
+                r = try_ready(p, &w, command, context, err);
                 if (r < 0)
                         return r;
                 if (r > 0)
                         break;
-                r = pause_between(p, start, end, err);
+                r = pause_between(p, &w, err);
                 if (r < 0)
                         return r;
         }

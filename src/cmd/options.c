@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "build/limits.h"
 #include "cmd/common.h"
 #include "vm/vm.h"
 
@@ -23,7 +24,7 @@
 enum {
         OPT_DATA_DIR = 256, OPT_LISTEN, OPT_CLUSTER_LISTEN, OPT_PUBLIC_URL, OPT_DOMAIN, OPT_TLS_CERT, OPT_TLS_KEY, OPT_KIT_DIR, OPT_STORE,
         OPT_NODE_NAME, OPT_ADVERTISE, OPT_CLUSTER_TOKEN_FILE, OPT_OBJECT_STORE, OPT_REGISTRY_MIRROR, OPT_INSECURE_REGISTRY,
-        OPT_MAX_BUILDS, OPT_STEP_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
+        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
 };
 
 static const struct argp_option options[] = {
@@ -43,6 +44,8 @@ static const struct argp_option options[] = {
         { "registry-mirror", OPT_REGISTRY_MIRROR, "URL", 0, "tried first for anonymous docker.io pulls", 0 },
         { "insecure-registry", OPT_INSECURE_REGISTRY, "HOST[:PORT]", 0, "spoken to in plain http; may be repeated", 0 },
         { "max-builds", OPT_MAX_BUILDS, "N", 0, "builds that run at once (default 2)", 0 },
+        { "build-seconds", OPT_BUILD_SECONDS, "N", 0, "time that a build may take (default 3600)", 0 },
+        { "ready-seconds", OPT_READY_SECONDS, "N", 0, "time that a template may take to become ready (default 600)", 0 },
         { "step-cache-mb", OPT_STEP_CACHE_MB, "N", 0, "disk for cached layers (default a tenth of the file system)", 0 },
         { "hypervisor", OPT_HYPERVISOR, "auto|kvm|tcg", 0, "default auto: kvm where a probe boot works", 0 },
         { "cpu-baseline", OPT_CPU_BASELINE, "MODEL", 0, "named CPU model of guests", 0 },
@@ -166,6 +169,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         case OPT_REGISTRY_MIRROR: set(&o->registry_mirror, arg); return 0;
         case OPT_INSECURE_REGISTRY: add_registries(o, arg); return 0;
         case OPT_MAX_BUILDS: o->max_builds = (unsigned)number(state, "max-builds", arg, 1, MAX_BUILDS_MAX); return 0;
+        case OPT_BUILD_SECONDS: o->build_seconds = (unsigned)number(state, "build-seconds", arg, 1, BUILD_SECONDS_LIMIT); return 0;
+        case OPT_READY_SECONDS: o->ready_seconds = (unsigned)number(state, "ready-seconds", arg, 1, BUILD_SECONDS_LIMIT); return 0;
         case OPT_STEP_CACHE_MB: o->step_cache_bytes = number(state, "step-cache-mb", arg, 1, STEP_CACHE_MB_MAX) << 20; return 0;
         case OPT_HYPERVISOR: o->hypervisor = one_of(state, "hypervisor", arg, hypervisors); return 0;
         case OPT_CPU_BASELINE: set(&o->cpu_baseline, arg); return 0;
@@ -223,6 +228,8 @@ int serve_options_parse(int argc, char **argv, struct serve_options *ret)
                 .listen = { "127.0.0.1", 3000 },
                 .cluster_listen = { "127.0.0.1", 7947 },
                 .max_builds = 2,
+                .build_seconds = BUILD_MAX_SECONDS,
+                .ready_seconds = BUILD_READY_SECONDS,
                 .hypervisor = "auto",
                 .network = geteuid() == 0 ? VM_NETWORK_NAT : VM_NETWORK_USER,
                 .log_level = LOG_LEVEL_INFO,

@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 #define MAX_BUILDS_MAX 64
+#define BUILD_SECONDS_LIMIT 86400 /* of --build-seconds and --ready-seconds */
 
 struct serve_address {
         char host[46]; /* numeric */
@@ -27,6 +28,7 @@ struct serve_options { /* strings are owned; those that may be NULL say so */
         char *registry_mirror;      /* or NULL */
         char **insecure_registries; /* NULL-terminated */
         unsigned max_builds;
+        unsigned build_seconds, ready_seconds; /* 1 to BUILD_SECONDS_LIMIT */
         uint64_t step_cache_bytes;
         const char *hypervisor;     /* "auto", "kvm", "tcg" */
         char *cpu_baseline;         /* or NULL */

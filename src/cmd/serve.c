@@ -51,7 +51,6 @@
 #define CLUSTER_WORKERS 4
 #define POOL_THREADS "32" /* libuv's own pool: dials of the traffic proxy */
 #define STOP_GRACE_S 20
-#define BUILD_MAX_SECONDS 3600
 
 struct server {
         struct serve_options options;
@@ -202,7 +201,8 @@ static int open_builds(struct server *s, struct error *err)
                 .oci = { .cache_dir = oci_cache, .insecure = (const char *const *)s->options.insecure_registries, .mirror = s->options.registry_mirror },
                 .max_builds = s->options.max_builds,
                 .step_cache_bytes = s->options.step_cache_bytes,
-                .max_seconds = BUILD_MAX_SECONDS,
+                .max_seconds = s->options.build_seconds,
+                .ready_seconds = s->options.ready_seconds,
         };
         int r = interrupted_builds(s, err);
         if (r == 0)

@@ -41,6 +41,7 @@ static void fill_info(struct sandbox_info *i, const char *id, const struct sandb
         i->vcpus = s->build->vcpus;
         i->memory_mb = s->build->memory_mb;
         i->disk_mb = s->build->disk_mb;
+        i->nothing_started = !s->build->start_cmd;
         i->metadata = copy_json(s->metadata);
         i->allow_internet_access = copy_json(s->allow_internet_access);
         i->network = copy_json(s->network);

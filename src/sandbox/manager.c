@@ -286,6 +286,7 @@ int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_rout
         if (e && entry_alive(e, clock_realtime_ns())) {
                 route.running = true;
                 route.public_traffic = e->public_traffic;
+                route.nothing_started = e->info->nothing_started;
                 memcpy(route.traffic_token, e->traffic_token, sizeof route.traffic_token);
                 memcpy(route.envd_token, e->envd_token, sizeof route.envd_token);
         }

@@ -219,6 +219,7 @@ static const struct refusal {
                             "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"},
         [PROXY_NOT_FOUND] = {502, "Sandbox Not Found", "The sandbox was not found"},
         [PROXY_PORT_CLOSED] = {502, "Closed Port Error", "The sandbox is running but port is not open"},
+        [PROXY_NOTHING_STARTED] = {502, "Closed Port Error", "The sandbox is running but port is not open"},
         [PROXY_TOKEN_MISSING] = {403, "Missing Traffic Access Token",
                                  "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"},
         [PROXY_TOKEN_WRONG] = {403, "Invalid Traffic Access Token",
@@ -226,16 +227,27 @@ static const struct refusal {
                                "invalid"},
 };
 
+/* Beside the message, which clients compare (known failure 82: such ports were blamed on time-outs). */
+#define NOTHING_STARTED_HINT "The template of this sandbox has no start command, so no service was started in it: start one with a command, or " \
+        "build the template with a start command"
+
+static bool port_closed(enum proxy_refusal what)
+{
+        return what == PROXY_PORT_CLOSED || what == PROXY_NOTHING_STARTED;
+}
+
 static void add_page(enum proxy_refusal what, const struct proxy_target *t, struct buf *ret)
 {
         const struct refusal *f = &refusals[what];
 
         buf_addf(ret, "<html><head><meta charset=\"utf-8\"><title>%s</title></head><body><h1>%s</h1>", f->title, f->title);
-        if (what == PROXY_PORT_CLOSED)
+        if (port_closed(what))
                 buf_addf(ret, "<p>The sandbox <code>%s</code> is running but there is no service running on port <code>%d</code>.</p>",
                          t->id, t->port);
         else
                 buf_addf(ret, "<p>%s</p><p>Sandbox <code>%s</code>, port <code>%d</code></p>", f->message, t->id, t->port);
+        if (what == PROXY_NOTHING_STARTED)
+                buf_adds(ret, "<p>" NOTHING_STARTED_HINT ".</p>");
         buf_adds(ret, "</body></html>");
 }
 
@@ -245,8 +257,9 @@ static void add_json(enum proxy_refusal what, const struct proxy_target *t, cons
 
         if (what == PROXY_RESERVED)
                 buf_addf(ret, "{\"message\":\"%s\",\"path\":\"%s\",\"code\":%d}", f->message, path, f->status);
-        else if (what == PROXY_PORT_CLOSED)
-                buf_addf(ret, "{\"sandboxId\":\"%s\",\"message\":\"%s\",\"port\":%d,\"code\":%d}", t->id, f->message, t->port, f->status);
+        else if (port_closed(what))
+                buf_addf(ret, "{\"sandboxId\":\"%s\",\"message\":\"%s\",\"port\":%d,\"code\":%d%s}", t->id, f->message, t->port, f->status,
+                         what == PROXY_NOTHING_STARTED ? ",\"hint\":\"" NOTHING_STARTED_HINT "\"" : "");
         else
                 buf_addf(ret, "{\"sandboxId\":\"%s\",\"message\":\"%s\",\"code\":%d}", t->id, f->message, f->status);
 }

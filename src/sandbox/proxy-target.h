@@ -35,6 +35,7 @@ enum proxy_refusal {
         PROXY_RESERVED,      /* 404 */
         PROXY_NOT_FOUND,     /* 502 */
         PROXY_PORT_CLOSED,   /* 502 */
+        PROXY_NOTHING_STARTED, /* 502: a closed port of a sandbox whose template has no start command */
         PROXY_TOKEN_MISSING, /* 403 */
         PROXY_TOKEN_WRONG,   /* 403 */
 };

@@ -89,7 +89,7 @@ static void refuse(struct http_exchange *x, enum proxy_refusal what, const struc
 static void relay_fail(struct relay *l)
 {
         struct sandbox_route route;
-        bool running = sandbox_route(l->proxy->manager, l->target.id, &route) == 0;
+        enum proxy_refusal what = PROXY_NOT_FOUND;
 
         if (!l->x)
                 return;
@@ -98,7 +98,9 @@ static void relay_fail(struct relay *l)
                 return;
         }
         l->started = true;
-        refuse(l->x, running ? PROXY_PORT_CLOSED : PROXY_NOT_FOUND, &l->target, NULL);
+        if (sandbox_route(l->proxy->manager, l->target.id, &route) == 0)
+                what = route.nothing_started ? PROXY_NOTHING_STARTED : PROXY_PORT_CLOSED;
+        refuse(l->x, what, &l->target, NULL);
 }
 
 static void call_on_response(struct http_call *c, const struct http_response *r, void *userdata)

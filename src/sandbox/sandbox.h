@@ -44,6 +44,7 @@ struct sandbox_info { /* a copy; free with sandbox_info_free */
         uint64_t disk_mb;
         json_t *metadata, *allow_internet_access, *network;
         bool auto_pause;
+        bool nothing_started; /* the template has no start command */
 };
 void sandbox_info_free(struct sandbox_info *i);
 
@@ -74,6 +75,7 @@ void sandbox_build_forget(struct sandbox_manager *m, const char *build_id);
 struct sandbox_route {
         bool running;
         bool public_traffic;
+        bool nothing_started; /* as in sandbox_info */
         char traffic_token[65];
         char envd_token[65]; /* "" when not secure */
 };

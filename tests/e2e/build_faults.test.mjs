@@ -1,13 +1,13 @@
 // Bad input of the host's making: each ends in one clear line that names the mend, in the build's reason, and never in a time-out.
 // The servers here are the test's own: with a data directory on a small tmpfs, and with kits that were damaged on purpose.
 import assert from 'node:assert/strict'
-import { execFileSync, spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
-import net from 'node:net'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { BuildError, Template } from 'e2b'
-import { dir, eventually, image } from './lib.mjs'
+import { dir, image } from './lib.mjs'
+import { startServer } from './server.mjs'
 
 const root = path.join(dir, 'faults')
 const kit = fs.realpathSync(path.join(process.env.VMON_E2E_KIT, process.arch === 'arm64' ? 'aarch64' : 'x86_64', 'current'))
@@ -19,25 +19,11 @@ after(async () => {
   fs.rmSync(root, { recursive: true, force: true })
 })
 
-const freePort = () => new Promise((resolve) => {
-  const s = net.createServer().listen(0, '127.0.0.1', () => { const { port } = s.address(); s.close(() => resolve(port)) })
-})
-
 // A server of its own; answers what Template.build() needs to reach it, its log and an `admin` command.
-async function server(name, kitDir, { data = path.join(root, name, 'data') } = {}) {
-  fs.mkdirSync(path.join(root, name), { recursive: true })
-  const port = await freePort(), cluster = await freePort()
-  const log = path.join(root, name, 'log'), fd = fs.openSync(log, 'a')
-  const child = spawn(process.env.VMON, ['serve', '--data-dir', data, '--kit-dir', kitDir, '--listen', `127.0.0.1:${port}`,
-    '--cluster-listen', `127.0.0.1:${cluster}`, '--insecure-registry', process.env.VMON_E2E_REGISTRY], { stdio: ['ignore', fd, fd] })
-  const ended = new Promise((resolve) => child.on('exit', resolve))
-  undo.push(async () => { child.kill(); await ended })
-  await eventually(() => {
-    if (child.exitCode !== null) throw new Error(fs.readFileSync(log, 'utf8'))
-    return fs.readFileSync(log, 'utf8').includes('vmon: listening')
-  })
-  const admin = (...words) => execFileSync(process.env.VMON, ['admin', '--data-dir', data, '--cluster-url', `http://127.0.0.1:${cluster}`, ...words])
-  return { data, admin, log: () => fs.readFileSync(log, 'utf8'), connection: { apiKey: fs.readFileSync(path.join(data, 'default-key'), 'utf8').trim(), apiUrl: `http://127.0.0.1:${port}` } }
+async function server(name, kitDir, options) {
+  const s = await startServer(root, name, { kit: kitDir, ...options })
+  undo.push(s.stop)
+  return s
 }
 
 // A copy of the kit in use, as if it had been built at the new place; `damage` gets its directory.

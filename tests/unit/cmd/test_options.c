@@ -65,6 +65,8 @@ static void test_defaults(void **state)
         assert_string_equal(o.store_url, "sqlite:/tmp/vmon-test-data/vmon.db");
         assert_string_equal(o.cluster_token_file, "/tmp/vmon-test-data/cluster-token");
         assert_int_equal(o.max_builds, 2);
+        assert_int_equal(o.build_seconds, 3600);
+        assert_int_equal(o.ready_seconds, 600);
         assert_string_equal(o.hypervisor, "auto");
         assert_null(o.public_url);
         assert_null(o.insecure_registries[0]);
@@ -88,6 +90,10 @@ static void test_environment(void **state)
         serve_options_free(&o);
         o = parse("--max-builds=7", NULL); /* the command line wins */
         assert_int_equal(o.max_builds, 7);
+        serve_options_free(&o);
+        o = parse("--build-seconds=90", "--ready-seconds=9");
+        assert_int_equal(o.build_seconds, 90);
+        assert_int_equal(o.ready_seconds, 9);
         serve_options_free(&o);
         unsetenv("VMON_MAX_BUILDS");
         unsetenv("VMON_INSECURE_REGISTRY");
@@ -117,7 +123,8 @@ static void test_wrong_usage(void **state)
         (void)state;
         assert_int_equal(status_of("--max-builds=4"), 0); /* the check itself can succeed */
         static const char *const wrong[] = {
-                "--nonsense", "stray", "--max-builds=0", "--max-builds=65", "--max-builds=x", "--step-cache-mb=0", "--listen=3000",
+                "--nonsense", "stray", "--max-builds=0", "--max-builds=65", "--max-builds=x", "--build-seconds=0", "--build-seconds=86401",
+                "--ready-seconds=0", "--ready-seconds=10m", "--step-cache-mb=0", "--listen=3000",
                 "--listen=localhost:3000", "--hypervisor=xen", "--network=bridge", "--log-level=loud", "--log-format=xml", "--public-url=host",
                 "--tls-cert=x", "--tls-key=x", "--object-store=s3://b", "--advertise=http://x", "--store=etcd:http://x", "--pool=3",
         };

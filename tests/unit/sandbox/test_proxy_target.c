@@ -194,6 +194,10 @@ static void test_bodies(void **state)
         refusal(PROXY_NOT_FOUND, 502, "{\"sandboxId\":\"iabc\",\"message\":\"The sandbox was not found\",\"code\":502}");
         refusal(PROXY_PORT_CLOSED, 502, "{\"sandboxId\":\"iabc\",\"message\":\"The sandbox is running but port is not open\","
                                         "\"port\":3210,\"code\":502}");
+        refusal(PROXY_NOTHING_STARTED, 502, "{\"sandboxId\":\"iabc\",\"message\":\"The sandbox is running but port is not open\","
+                                            "\"port\":3210,\"code\":502,\"hint\":\"The template of this sandbox has no start command, so "
+                                            "no service was started in it: start one with a command, or build the template with a "
+                                            "start command\"}");
         refusal(PROXY_TOKEN_MISSING, 403, "{\"sandboxId\":\"iabc\",\"message\":\"Sandbox is secured with traffic access token. Token "
                                           "header 'e2b-traffic-access-token' is missing\",\"code\":403}");
         refusal(PROXY_TOKEN_WRONG, 403, "{\"sandboxId\":\"iabc\",\"message\":\"Sandbox is secured with traffic access token. Provided "

@@ -28,6 +28,7 @@ static struct sandbox_info *sample(void)
         i->vcpus = 2;
         i->memory_mb = 1024;
         i->disk_mb = 10240;
+        i->nothing_started = true;
         i->metadata = json_pack("{s:s}", "k", "v");
         i->allow_internet_access = json_true();
         return i;
@@ -48,6 +49,7 @@ static void test_round_trip(void **state)
         assert_string_equal(back->envd_version, "0.6.13");
         assert_null(back->alias);
         assert_true(back->started_ns == i->started_ns && back->ends_ns == i->ends_ns);
+        assert_true(back->nothing_started);
         assert_int_equal(back->vcpus, 2);
         assert_int_equal(back->memory_mb, 1024);
         assert_true(json_equal(back->metadata, i->metadata));
