@@ -41,7 +41,7 @@ static void read_environment(void)
 
 static bool counts(const char *place, const char *detail)
 {
-        return !state.place || (strcmp(state.place, place) == 0 && fnmatch(state.pattern, detail, 0) == 0);
+        return !state.place || (strcmp(state.place, place) == 0 && fnmatch(state.pattern, detail, FNM_PATHNAME) == 0);
 }
 
 void failpoint(const char *place, const char *detail)

@@ -170,13 +170,19 @@ static int make_base(struct pipeline *p, const struct oci_image *image, struct e
         r = oci_fetch(&p->run->settings->oci, image, &p->job->plan.auth, &progress, err);
         if (r >= 0)
                 r = extract_layers(p, image, &bytes, err);
+        build_log_time(&p->run->log, "pull");
         if (r >= 0)
                 r = boot_unpacker(p, err);
+        build_log_time(&p->run->log, "boot of the unpacking VM");
         if (r >= 0)
                 r = unpack(p, image, bytes, err);
         if (r >= 0)
                 r = remove_tars(p, err);
-        return r < 0 ? r : pipeline_provision(p, err);
+        build_log_time(&p->run->log, "unpack");
+        if (r >= 0)
+                r = pipeline_provision(p, err);
+        build_log_time(&p->run->log, "provision");
+        return r;
 }
 
 static int from_image(struct pipeline *p, struct error *err)
@@ -191,6 +197,7 @@ static int from_image(struct pipeline *p, struct error *err)
         r = oci_resolve(&p->run->settings->oci, p->job->plan.from_image, p->kit->arch, &p->job->plan.auth, &progress, &image, err);
         if (r < 0)
                 return r;
+        build_log_time(&p->run->log, "resolve the image");
         guest_scripts_hash(scripts);
         build_key_image(image.digest, p->kit->arch, p->job->disk_mb, scripts, p->kit->agent_sha256, key);
         r = pipeline_from_cache(p, key, err);

@@ -19,6 +19,7 @@
 #include "build/shell.h"
 #include "vm/disk.h"
 #include "vm/manifest.h"
+#include "vm/sparse.h"
 
 #define READY_DEFAULT "sleep 20"
 
@@ -106,15 +107,21 @@ static int run_guest(struct pipeline *p, const char *dir, struct build_outcome *
 {
         int r = boot(p, dir, err);
 
+        build_log_time(&p->run->log, "boot of the final VM");
         if (r >= 0)
                 r = read_agent_version(p, o, err);
         if (r >= 0)
                 r = configure(p, err);
         if (r >= 0)
                 r = init_agent(p, err);
+        build_log_time(&p->run->log, "configure");
         if (r >= 0)
                 r = pipeline_start_and_wait(p, o->start_cmd, o->ready_cmd, &o->start_context, err);
-        return r < 0 ? r : settle(p, err);
+        build_log_time(&p->run->log, "start and ready commands");
+        if (r >= 0)
+                r = settle(p, err);
+        build_log_time(&p->run->log, "settle");
+        return r;
 }
 
 /* For children of this template: what boots it. The rest is in the driver's store. */
@@ -148,30 +155,52 @@ static int write_manifest(struct pipeline *p, const char *dir, struct error *err
         return r;
 }
 
-/* While the VM ran, its memory file belonged to its uid, which a later VM may get. */
-static int take_memory_back(const char *dir, struct error *err)
+/* While the VM ran, its memory file belonged to its uid, which a later VM may get. Free pages that the guest reported are holes
+ * already; pages of zeros become some. */
+static int take_memory_back(const struct pipeline *p, const char *dir, uint64_t running, struct error *err)
 {
         CLEANUP_FREE char *memory = path_join(dir, "memory");
+        CLEANUP_CLOSE int fd = -1;
+        uint64_t zeros = 0, allocated;
+        int r;
 
         if (chown(memory, geteuid(), getegid()) < 0 || chmod(memory, 0600) < 0)
                 return error_errno(err, errno, "take back %s", memory);
+        fd = open(memory, O_RDWR | O_CLOEXEC);
+        if (fd < 0)
+                return error_errno(err, errno, "open %s", memory);
+        allocated = tree_allocated_bytes(memory);
+        r = sparse_punch_zeros(fd, &zeros, err);
+        if (r < 0)
+                return error_wrap(err, r, "trim %s", memory);
+        build_log(&p->run->log, LOG_LEVEL_DEBUG, "Snapshot memory: %u MB; %llu MB allocated while running, %llu MB without caches, "
+                  "%llu MB without zeros", p->job->memory_mb, (unsigned long long)(running >> 20), (unsigned long long)(allocated >> 20),
+                  (unsigned long long)((allocated - zeros) >> 20));
         return 0;
 }
 
 static int capture(struct pipeline *p, const char *dir, struct error *err)
 {
+        CLEANUP_FREE char *memory = path_join(dir, "memory");
+        uint64_t running = tree_allocated_bytes(memory);
         int r = vm_capture(p->vm, dir, err);
 
         if (r >= 0) {
                 vm_close(p->vm);
                 p->vm = NULL;
-                r = take_memory_back(dir, err);
+                build_log_time(&p->run->log, "snapshot");
+                r = take_memory_back(p, dir, running, err);
+                build_log_time(&p->run->log, "trim the memory");
         }
         if (r >= 0)
                 r = flatten(p, dir, err);
+        build_log_time(&p->run->log, "flatten the disk");
         if (r >= 0)
                 r = write_build_json(p, dir, err);
-        return r < 0 ? r : write_manifest(p, dir, err);
+        if (r >= 0)
+                r = write_manifest(p, dir, err);
+        build_log_time(&p->run->log, "digests");
+        return r;
 }
 
 static int publish(struct pipeline *p, const char *tmp, struct build_outcome *o, struct error *err)

@@ -116,10 +116,12 @@ int guest_need(struct pipeline *p, struct error *err)
         if (r < 0)
                 return r;
         chain = pipeline_chain(p, p->top);
-        return guest_start(p,
-                           &(struct guest_boot){.mode = "root", .init = "agent", .disks = chain, .agent_mode = "init",
-                                                .memory_mib = p->job->memory_mb},
-                           err);
+        r = guest_start(p,
+                        &(struct guest_boot){.mode = "root", .init = "agent", .disks = chain, .agent_mode = "init",
+                                             .memory_mib = p->job->memory_mb},
+                        err);
+        build_log_time(&p->run->log, "boot of the building VM");
+        return r;
 }
 
 void guest_stop(struct pipeline *p)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "build/limits.h"
@@ -17,6 +18,15 @@ void build_log(const struct build_log *l, int level, const char *format, ...)
         va_end(ap);
         text = utf8_scrub(buf_str(&b), b.len);
         l->events->log(l->events->data, l->build_id, level, l->step[0] ? l->step : NULL, text);
+}
+
+void build_log_time(struct build_log *l, const char *what)
+{
+        int64_t now = clock_monotonic_ns();
+
+        if (l->mark_ns)
+                build_log(l, LOG_LEVEL_DEBUG, "[time] %s: %lld ms", what, (long long)((now - l->mark_ns) / NSEC_PER_MSEC));
+        l->mark_ns = now;
 }
 
 static bool blank(char c)

@@ -15,10 +15,14 @@ struct build_log {
         const struct build_events *events;
         const char *build_id;
         char step[16]; /* "base", "finalize", a number, or "" for none */
+        int64_t mark_ns; /* when the last phase ended; 0 at first */
 };
 
 /* One entry at `level` (enum log_level). */
 void build_log(const struct build_log *l, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* A phase has ended: logs "[time] <what>: <n> ms" since the end of the one before, at debug. bench/run build reads it. */
+void build_log_time(struct build_log *l, const char *what);
 
 /* Splits a stream of bytes into trimmed lines, blank ones dropped. A line longer than BUILD_LOG_LINE_MAX is handed out
  * in pieces, cut between characters. */

@@ -113,6 +113,7 @@ int pipeline_add_built(struct pipeline *p, const char *key, bool has_disk, struc
                 return r;
         }
         append(p, &l);
+        build_log_time(&p->run->log, "layer captured");
         return 0;
 }
 
@@ -261,6 +262,7 @@ int build_run_pipeline(struct build_run *run, struct build_outcome *ret, struct 
         struct pipeline p = {.run = run, .job = run->job, .force = run->job->plan.force, .init = xstrdup("agent")};
         int r;
 
+        build_log_time(&run->log, "");
         build_log(&run->log, LOG_LEVEL_INFO, "Building template %s/%s", run->job->template_id, run->job->build_id);
         r = run_phases(&p, ret, err);
         if (r < 0)

@@ -162,6 +162,7 @@ static int one_step(struct pipeline *p, size_t i, struct error *err)
         if (r > 0)
                 return 0;
         r = execute(p, s, prefix, err);
+        build_log_time(&p->run->log, s->type);
         /* An ENV changes the context alone. */
         return r < 0 ? r : pipeline_add_built(p, key, !streq(s->type, "ENV"), err);
 }

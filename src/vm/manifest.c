@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -11,13 +10,13 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "vm/digest.h"
 #include "vm/qemu.h"
 #include "vm/tsc.h"
 
 static const char *const part_names[] = {"rootfs.img", "memory", "device-state"};
 #define PART_COUNT (sizeof part_names / sizeof *part_names)
 #define DEVICES_MAX 32
-#define HASH_CHUNK (256u << 10)
 /* A guest's clock follows a counter that runs this much off without noticing. */
 #define TSC_TOLERANCE_PPM 500
 
@@ -62,79 +61,6 @@ const struct manifest_part *vm_manifest_part(const struct vm_manifest *m, const 
         return NULL;
 }
 
-static void hash_zeros(EVP_MD_CTX *md, uint64_t len)
-{
-        static const char zeros[HASH_CHUNK];
-
-        while (len) {
-                size_t n = len < sizeof zeros ? (size_t)len : sizeof zeros;
-
-                EVP_DigestUpdate(md, zeros, n);
-                len -= n;
-        }
-}
-
-static int hash_data(EVP_MD_CTX *md, int fd, off_t from, off_t to)
-{
-        CLEANUP_FREE char *chunk = xmalloc(HASH_CHUNK);
-
-        while (from < to) {
-                size_t want = to - from < (off_t)HASH_CHUNK ? (size_t)(to - from) : HASH_CHUNK;
-                ssize_t n = pread(fd, chunk, want, from);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        return n < 0 ? -errno : -EIO;
-                EVP_DigestUpdate(md, chunk, (size_t)n);
-                from += n;
-        }
-        return 0;
-}
-
-static int hash_extents(EVP_MD_CTX *md, int fd, off_t size)
-{
-        off_t at = 0;
-        int r;
-
-        while (at < size) {
-                off_t data = lseek(fd, at, SEEK_DATA), hole;
-
-                if (data < 0 && errno != ENXIO)
-                        return -errno;
-                if (data < 0 || data > size)
-                        data = size;
-                hash_zeros(md, (uint64_t)(data - at));
-                hole = data < size ? lseek(fd, data, SEEK_HOLE) : size;
-                if (hole < 0 || hole > size)
-                        hole = size;
-                r = hash_data(md, fd, data, hole);
-                if (r < 0)
-                        return r;
-                at = hole;
-        }
-        return 0;
-}
-
-static int hash_file(int fd, uint64_t *ret_size, char *ret_hex)
-{
-        EVP_MD_CTX *md = EVP_MD_CTX_new();
-        unsigned char digest[EVP_MAX_MD_SIZE];
-        unsigned len = 0;
-        struct stat st;
-        int r;
-
-        EVP_DigestInit_ex(md, EVP_sha256(), NULL);
-        r = fstat(fd, &st) < 0 ? -errno : hash_extents(md, fd, st.st_size);
-        if (r == 0) {
-                EVP_DigestFinal_ex(md, digest, &len);
-                hex_encode(digest, len, ret_hex);
-                *ret_size = (uint64_t)st.st_size;
-        }
-        EVP_MD_CTX_free(md);
-        return r;
-}
-
 static int measure_part(const char *build_dir, const char *name, struct manifest_part *ret, struct error *err)
 {
         CLEANUP_FREE char *path = path_join(build_dir, name);
@@ -145,7 +71,7 @@ static int measure_part(const char *build_dir, const char *name, struct manifest
                 return error_errno(err, errno, "open %s", path);
         if (fsync(fd) < 0)
                 return error_errno(err, errno, "make %s durable", path);
-        r = hash_file(fd, &ret->size, ret->sha256);
+        r = digest_file(fd, &ret->size, ret->digest);
         if (r < 0)
                 return error_errno(err, r, "hash %s", path);
         ret->name = xstrdup(name);
@@ -160,7 +86,7 @@ json_t *vm_manifest_json(const struct vm_manifest *m)
                 json_array_append_new(devices, json_string(*d));
         for (size_t i = 0; i < m->part_count; i++)
                 json_array_append_new(parts, json_pack("{s:s, s:I, s:s}", "name", m->parts[i].name, "size",
-                                                       (json_int_t)m->parts[i].size, "sha256", m->parts[i].sha256));
+                                                       (json_int_t)m->parts[i].size, "digest", m->parts[i].digest));
         return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "format", m->format, "architecture",
                          m->architecture, "backend", m->backend, "cpu_model", m->cpu_model, "qemu_version", m->qemu_version,
                          "kit_version", m->kit_version, "tsc_khz", (json_int_t)m->tsc_khz, "vcpus", (int)m->vcpus,
@@ -217,14 +143,14 @@ static int parse_parts(const json_t *j, struct vm_manifest *m, struct error *err
                 return bad(err, "parts");
         m->parts = xcalloc(PART_COUNT, sizeof *m->parts);
         json_array_foreach(j, i, one) {
-                const char *name = json_str(one, "name"), *sha256 = json_str(one, "sha256");
+                const char *name = json_str(one, "name"), *digest = json_str(one, "digest");
                 json_int_t size = json_int(one, "size", -1);
 
-                if (i >= PART_COUNT || !streq(name, part_names[i]) || size < 0 || !sha256 || !str_is_hex(sha256, 64))
+                if (i >= PART_COUNT || !streq(name, part_names[i]) || size < 0 || !digest || !str_is_hex(digest, 64))
                         return bad(err, "parts");
                 m->parts[i].name = xstrdup(name);
                 m->parts[i].size = (uint64_t)size;
-                strcpy(m->parts[i].sha256, sha256);
+                strcpy(m->parts[i].digest, digest);
                 m->part_count++;
         }
         return 0;
@@ -289,13 +215,13 @@ static int verify_hash(const struct manifest_part *part, int fd, struct error *e
 {
         uint64_t size = 0;
         char hex[65] = "";
-        int r = hash_file(fd, &size, hex);
+        int r = digest_file(fd, &size, hex);
 
         if (r < 0)
                 return error_errno(err, r, "hash %s", part->name);
-        if (size != part->size || !streq(hex, part->sha256))
-                return error_set(err, ERROR_UNAVAILABLE, "%s is damaged (sha256 %s instead of %s): rebuild the template",
-                                 part->name, hex, part->sha256);
+        if (size != part->size || !streq(hex, part->digest))
+                return error_set(err, ERROR_UNAVAILABLE, "%s is damaged (digest %s instead of %s): rebuild the template",
+                                 part->name, hex, part->digest);
         return 0;
 }
 

@@ -16,7 +16,7 @@
 struct manifest_part {
         char *name;      /* file in the build directory: "rootfs.img", "memory", "device-state" */
         uint64_t size;
-        char sha256[65]; /* of the whole content, holes as zeros */
+        char digest[65]; /* vm/digest.h */
 };
 
 struct vm_manifest {

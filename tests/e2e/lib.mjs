@@ -83,3 +83,24 @@ export async function eventually(probe, seconds = 60) {
     await new Promise((r) => setTimeout(r, 100))
   }
 }
+
+const filesOf = (p) => {
+  try {
+    return ['cwd', ...fs.readdirSync(`/proc/${p}/fd`).map((n) => `fd/${n}`)].map((n) => {
+      try { return fs.readlinkSync(`/proc/${p}/${n}`) } catch { return '' }
+    })
+  } catch { return [] }
+}
+
+// Processes and mounts that belong to the data directory of this run: whoever has a file of it open or for an argument.
+export function traces() {
+  const processes = fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).filter((p) => {
+    try {
+      const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').split('\0')
+      return /vmon-shim|qemu-system|virtiofsd/.test(cmd[0]) &&
+        (cmd.some((a) => a.includes(`${dir}/data/`)) || filesOf(p).some((f) => f.startsWith(`${dir}/data/`)))
+    } catch { return false }
+  })
+  const mounts = fs.readFileSync('/proc/self/mountinfo', 'latin1').split('\n').filter((l) => l.includes(dir))
+  return { processes, mounts }
+}

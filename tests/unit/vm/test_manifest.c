@@ -66,10 +66,10 @@ static void reads_back_what_it_wrote(void **state)
         assert_int_equal(m.vcpus, 2);
         assert_int_equal(m.memory_mib, 512);
         assert_string_equal(m.devices[0], "blk");
-        /* sha256("abc"), and of the empty string. */
-        assert_string_equal(vm_manifest_part(&m, "memory")->sha256,
-                            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_string_equal(vm_manifest_part(&m, "device-state")->sha256,
+        /* sha256(sha256("abc")), and of the empty string. */
+        assert_string_equal(vm_manifest_part(&m, "memory")->digest,
+                            "4f8b42c22dd3729b519ba6f68d2da7cc5b2d606d05daed5ad5128cc03e6c6358");
+        assert_string_equal(vm_manifest_part(&m, "device-state")->digest,
                             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_int_equal(vm_manifest_part(&m, "rootfs.img")->size, 1 << 20);
         assert_int_equal(vm_manifest_verify(dir, &m, true, &err), 0);
@@ -120,10 +120,10 @@ static json_t *good(void)
         j = vm_manifest_json(&m);
         vm_manifest_free(&m);
         json_object_set_new(j, "parts", json_pack("[{s:s,s:i,s:s},{s:s,s:i,s:s},{s:s,s:i,s:s}]",
-                "name", "rootfs.img", "size", 1, "sha256", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-                "name", "memory", "size", 1, "sha256", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-                "name", "device-state", "size", 1, "sha256",
-                "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+                "name", "rootfs.img", "size", 1, "digest", "4f8b42c22dd3729b519ba6f68d2da7cc5b2d606d05daed5ad5128cc03e6c6358",
+                "name", "memory", "size", 1, "digest", "4f8b42c22dd3729b519ba6f68d2da7cc5b2d606d05daed5ad5128cc03e6c6358",
+                "name", "device-state", "size", 1, "digest",
+                "4f8b42c22dd3729b519ba6f68d2da7cc5b2d606d05daed5ad5128cc03e6c6358"));
         return j;
 }
 
