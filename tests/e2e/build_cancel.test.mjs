@@ -1,5 +1,5 @@
 // Cancelling and limits (template-api 14.1, 16, 18.10; known failures 86, 89 and 100): what ends a build gives back at once all
-// that it held. The last test cancels builds at random instants and counts what is left; VMON_LONG=1 makes it 200 builds.
+// that it held. The last test cancels builds at random instants and counts what is left; VMON_SOAK=1 makes it 200 builds.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
@@ -167,7 +167,7 @@ function orphanedLinks() {
 const threads = (s) => fs.readdirSync(`/proc/${s.pid}/task`).length
 
 test('D7.86 builds cancelled at random instants leave no process, descriptor, file, mount, namespace or rule', { timeout: 7_200_000 }, async (t) => {
-  const seed = Number(process.env.VMON_SEED || 1), builds = process.env.VMON_LONG ? 200 : 20, next = random(seed)
+  const seed = Number(process.env.VMON_SEED || 1), builds = process.env.VMON_SOAK ? 200 : 20, next = random(seed)
   const plans = [
     (i) => ({ steps: run(`echo ${i}; dd if=/dev/zero of=/home/user/fill bs=1M count=8`), startCmd: 'sleep 3000', readyCmd: 'true' }),
     (i) => ({ startCmd: `echo ${i}; sleep 3000`, readyCmd: 'true' }),
