@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "bare.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/json.h"
@@ -105,6 +106,16 @@ static int run_disk_space(const json_t *request, json_t *id, json_t **ret, struc
                 return error_errno(err, errno, "look at the disk");
         *ret = json_pack("{s:I,s:I}", "free_bytes", (json_int_t)fs.f_bavail * (json_int_t)fs.f_frsize, "free_inodes", (json_int_t)fs.f_favail);
         return 0;
+}
+
+static int run_set_up_bare(const json_t *request, json_t *id, json_t **ret, struct error *err)
+{
+        struct bare_ids ids = { json_str(request, "template_id"), json_str(request, "build_id") };
+
+        (void)id, (void)ret;
+        if (!ids.template_id != !ids.build_id)
+                return error_set(err, ERROR_INVALID, "set-up-bare needs both template_id and build_id or neither");
+        return agent_options.confined ? wrong_mode("set-up-bare", err) : bare_set_up("", &ids, err);
 }
 
 static int run_step_end(const json_t *request, json_t *id, json_t **ret, struct error *err)
@@ -242,6 +253,7 @@ static const struct operation operations[] = {
         { "switch-root", run_switch_root, after_switch_root },
         { "copy", run_copy, NULL },
         { "disk-space", run_disk_space, NULL },
+        { "set-up-bare", run_set_up_bare, NULL },
         { "step-end", run_step_end, NULL },
         { "fs-freeze", run_fs_freeze, NULL },
         { "fs-thaw", run_fs_thaw, NULL },

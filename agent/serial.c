@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "bare.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -185,8 +186,8 @@ static void take_line(const char *line, size_t len)
                 answer_error(json_null(), &err);
                 json_decref(request);
         } else if (streq(json_str(request, "op"), "ping")) {
-                answer(id, "result", json_pack("{s:s,s:s,s:i}", "version", ENVD_VERSION, "mode",
-                                               agent_mode_name(agent_options.mode), "pid", (int)getpid()));
+                answer(id, "result", json_pack("{s:s,s:s,s:i,s:b}", "version", ENVD_VERSION, "mode",
+                                               agent_mode_name(agent_options.mode), "pid", (int)getpid(), "shell", (int)bare_has_shell("")));
                 json_decref(request);
         } else if (!enqueue(request)) {
                 error_set(&err, ERROR_UNAVAILABLE, "%d requests are waiting already", SERIAL_QUEUE_MAX);

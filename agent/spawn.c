@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -157,12 +158,16 @@ static _Noreturn void fail_exec(const struct plan *p, int number)
                          : number == ENOEXEC    ? ": Exec format error\n"
                          : number == ELOOP      ? ": Too many levels of symbolic links\n"
                                                 : ": Permission denied\n";
+        struct iovec line[2];
 
         if (number == E2BIG || number == ENOMEM || number == EAGAIN) {
                 errno = number;
                 fail(p, STAGE_EXEC);
         }
-        if (write(2, p->command, strlen(p->command)) < 0 || write(2, text, strlen(text)) < 0)
+        /* In one write: nobody reads before this returns, and an ordered pipe holds one packet. */
+        line[0] = (struct iovec){ .iov_base = (char *)p->command, .iov_len = strlen(p->command) };
+        line[1] = (struct iovec){ .iov_base = (char *)text, .iov_len = strlen(text) };
+        if (writev(2, line, 2) < 0)
                 _exit(127);
         _exit(missing ? 127 : 126);
 }

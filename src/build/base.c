@@ -251,9 +251,22 @@ static int from_template(struct pipeline *p, struct error *err)
         return 0;
 }
 
-static int default_user(struct pipeline *p, struct error *err)
+static int create_user(struct pipeline *p, struct error *err)
 {
         const char *parts[] = {guest_lib, guest_user, "ensure_user user; make_admin user", NULL};
+        bool shell = false;
+        int r = guest_has_shell(p, &shell, err);
+
+        if (r < 0)
+                return r;
+        if (!shell)
+                return guest_set_up_bare(p, false, err);
+        return guest_run_script(p, &(struct guest_script){.parts = parts, .prefix = "[base] ", .timeout_s = BUILD_CONFIGURE_SECONDS,
+                                                          .what = "creating the default user"}, NULL, err);
+}
+
+static int default_user(struct pipeline *p, struct error *err)
+{
         char key[BUILD_KEY_LEN + 1];
         int r;
 
@@ -266,8 +279,7 @@ static int default_user(struct pipeline *p, struct error *err)
                 return 0;
         r = guest_need(p, err);
         if (r >= 0)
-                r = guest_run_script(p, &(struct guest_script){.parts = parts, .prefix = "[base] ", .timeout_s = BUILD_CONFIGURE_SECONDS,
-                                                               .what = "creating the default user"}, NULL, err);
+                r = create_user(p, err);
         if (r < 0)
                 return r;
         build_context_set_user(&p->context, "user");

@@ -47,7 +47,13 @@ static int configure(struct pipeline *p, struct error *err)
         CLEANUP_FREE char *template_id = shell_quote(p->job->template_id), *build_id = shell_quote(p->job->build_id);
         CLEANUP_FREE char *assign = xasprintf("TEMPLATE_ID=%s\nBUILD_ID=%s", template_id, build_id);
         const char *parts[] = {assign, guest_lib, guest_user, guest_configure, NULL};
+        bool shell = false;
+        int r = guest_has_shell(p, &shell, err);
 
+        if (r < 0)
+                return r;
+        if (!shell)
+                return guest_set_up_bare(p, true, err);
         return guest_run_script(p, &(struct guest_script){.parts = parts, .prefix = "[config] ", .timeout_s = BUILD_CONFIGURE_SECONDS,
                                                           .what = "configuration script"}, NULL, err);
 }
@@ -55,7 +61,11 @@ static int configure(struct pipeline *p, struct error *err)
 static int settle(struct pipeline *p, struct error *err)
 {
         const char *parts[] = {guest_lib, guest_end, NULL};
+        bool shell = false;
+        int r = guest_has_shell(p, &shell, err);
 
+        if (r < 0 || !shell) /* the capture syncs */
+                return r;
         return guest_run_script(p, &(struct guest_script){.parts = parts, .prefix = "[config] ", .timeout_s = BUILD_CONFIGURE_SECONDS,
                                                           .what = "configuration script"}, NULL, err);
 }
@@ -115,6 +125,8 @@ static int run_guest(struct pipeline *p, const char *dir, struct build_outcome *
         if (r >= 0)
                 r = init_agent(p, err);
         build_log_time(&p->run->log, "configure");
+        if (r >= 0 && (o->start_cmd || o->ready_cmd))
+                r = guest_need_shell(p, o->start_cmd ? "the start command" : "the ready command", err);
         if (r >= 0)
                 r = pipeline_start_and_wait(p, o->start_cmd, o->ready_cmd, &o->start_context, err);
         build_log_time(&p->run->log, "start and ready commands");

@@ -37,6 +37,38 @@ int guest_request(struct pipeline *p, const char *op, const json_t *args, unsign
         return r;
 }
 
+int guest_has_shell(struct pipeline *p, bool *ret, struct error *err)
+{
+        CLEANUP_JSON json_t *result = NULL;
+        int r = guest_request(p, "ping", NULL, BUILD_BOOT_SECONDS, NULL, NULL, &result, err);
+
+        if (r >= 0)
+                *ret = json_is_true(json_object_get(result, "shell"));
+        return r;
+}
+
+int guest_need_shell(struct pipeline *p, const char *what, struct error *err)
+{
+        bool shell = false;
+        int r = guest_has_shell(p, &shell, err);
+
+        if (r < 0 || shell)
+                return r;
+        return error_set(err, ERROR_INVALID, "%s needs a shell, and the image has no /bin/sh: COPY a static one there or start from "
+                         "another image", what);
+}
+
+int guest_set_up_bare(struct pipeline *p, bool ids, struct error *err)
+{
+        CLEANUP_JSON json_t *args = json_object();
+
+        if (ids) {
+                json_object_set_new(args, "template_id", json_string(p->job->template_id));
+                json_object_set_new(args, "build_id", json_string(p->job->build_id));
+        }
+        return guest_request(p, "set-up-bare", args, BUILD_CONFIGURE_SECONDS, NULL, NULL, NULL, err);
+}
+
 static int set_clock(struct pipeline *p, struct error *err)
 {
         CLEANUP_JSON json_t *args = json_object();

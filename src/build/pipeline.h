@@ -66,6 +66,12 @@ int guest_need(struct pipeline *p, struct error *err);
 void guest_stop(struct pipeline *p);
 /* Waits until the agent answers in `mode`, after a boot or switch-root. */
 int guest_await(struct pipeline *p, const char *mode, struct error *err);
+/* Is there a /bin/sh in the guest? A step may have brought one. */
+int guest_has_shell(struct pipeline *p, bool *ret, struct error *err);
+/* ERROR_INVALID, naming `what`, when there is none. */
+int guest_need_shell(struct pipeline *p, const char *what, struct error *err);
+/* In place of provisioning scripts where no shell can run them (agent/bare.h); `ids`: as a template's last change. */
+int guest_set_up_bare(struct pipeline *p, bool ids, struct error *err);
 /* One request on the serial channel. */
 int guest_request(struct pipeline *p, const char *op, const json_t *args, unsigned timeout_s, agent_event on_event,
                   void *data, json_t **ret, struct error *err);

@@ -33,14 +33,13 @@ static int detect(struct pipeline *p, json_t **ret, struct error *err)
                                                           .what = "detecting the distribution"}, ret, err);
 }
 
-int pipeline_provision(struct pipeline *p, struct error *err)
+static int run_profile(struct pipeline *p, struct error *err)
 {
         CLEANUP_JSON json_t *found = NULL, *set = NULL;
         CLEANUP_FREE char *id = NULL, *assign = NULL;
         const char *parts[5] = {NULL, guest_lib, NULL, guest_common, NULL};
         int r;
 
-        build_log(&p->run->log, LOG_LEVEL_INFO, "Provisioning sandbox template");
         r = detect(p, &found, err);
         if (r < 0)
                 return r;
@@ -56,6 +55,30 @@ int pipeline_provision(struct pipeline *p, struct error *err)
                 return r;
         free(p->init);
         p->init = xstrdup(json_str(set, "init") ? json_str(set, "init") : "agent");
+        return 0;
+}
+
+/* `FROM scratch`: there is nothing to run a script with, and nothing that packages could go into. */
+static int provision_bare(struct pipeline *p, struct error *err)
+{
+        build_log(&p->run->log, LOG_LEVEL_WARN, "the image has no shell (/bin/sh): the agent runs as PID 1, no packages are "
+                  "installed, and RUN, USER, WORKDIR, start and ready commands are not possible");
+        free(p->init);
+        p->init = xstrdup("agent");
+        return guest_set_up_bare(p, false, err);
+}
+
+int pipeline_provision(struct pipeline *p, struct error *err)
+{
+        bool shell = false;
+        int r;
+
+        build_log(&p->run->log, LOG_LEVEL_INFO, "Provisioning sandbox template");
+        r = guest_has_shell(p, &shell, err);
+        if (r >= 0)
+                r = shell ? run_profile(p, err) : provision_bare(p, err);
+        if (r < 0)
+                return r;
         build_log(&p->run->log, LOG_LEVEL_INFO, "Provisioning was successful, cleaning up");
         build_log(&p->run->log, LOG_LEVEL_INFO, "Sandbox template provisioned");
         return 0;

@@ -112,6 +112,23 @@ static int user_step(struct pipeline *p, const struct build_step *s, struct erro
         return 0;
 }
 
+static int execute_in_shell(struct pipeline *p, const struct build_step *s, const char *prefix, struct error *err)
+{
+        struct error missing;
+        int r;
+
+        if (streq(s->type, "RUN"))
+                r = run_step(p, s, prefix, err);
+        else if (streq(s->type, "WORKDIR"))
+                r = workdir_step(p, s, err);
+        else
+                r = user_step(p, s, err);
+        /* Only a failure is worth the question whether it lay in that. */
+        if (r < 0 && err->kind == ERROR_INVALID && guest_need_shell(p, s->type, &missing) < 0 && missing.kind == ERROR_INVALID)
+                return error_set(err, ERROR_INVALID, "%s", missing.message);
+        return r;
+}
+
 static int execute(struct pipeline *p, const struct build_step *s, const char *prefix, struct error *err)
 {
         int r;
@@ -121,13 +138,7 @@ static int execute(struct pipeline *p, const struct build_step *s, const char *p
         if (streq(s->type, "COPY"))
                 return pipeline_copy_step(p, s, err);
         r = guest_need(p, err);
-        if (r < 0)
-                return r;
-        if (streq(s->type, "RUN"))
-                return run_step(p, s, prefix, err);
-        if (streq(s->type, "WORKDIR"))
-                return workdir_step(p, s, err);
-        return user_step(p, s, err);
+        return r < 0 ? r : execute_in_shell(p, s, prefix, err);
 }
 
 static char *step_text(const struct build_step *s)
