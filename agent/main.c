@@ -18,6 +18,7 @@
 #include "cgroup.h"
 #include "forward.h"
 #include "guest.h"
+#include "guest-reset.h"
 #include "loop.h"
 #include "process.h"
 #include "serial.h"
@@ -204,6 +205,7 @@ static int run_initramfs(void)
 static int run_init(void)
 {
         guest_mount_basics(true);
+        guest_reset_prepare();
         open_console();
         set_priorities();
         if (sethostname(GUEST_HOSTNAME, strlen(GUEST_HOSTNAME)) < 0)

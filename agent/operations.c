@@ -24,6 +24,7 @@
 #include "cgroup.h"
 #include "copy.h"
 #include "guest.h"
+#include "guest-reset.h"
 #include "serial.h"
 #include "state.h"
 #include "unpack.h"
@@ -120,8 +121,11 @@ static int run_set_up_bare(const json_t *request, json_t *id, json_t **ret, stru
 
 static int run_step_end(const json_t *request, json_t *id, json_t **ret, struct error *err)
 {
+        int r;
+
         (void)request, (void)id, (void)ret;
-        return process_end_all(err);
+        r = process_end_all(err);
+        return r < 0 ? r : guest_reset(err);
 }
 
 static const char *frozen_root(void)

@@ -127,7 +127,9 @@ static int unpack(struct pipeline *p, const struct oci_image *image, uint64_t by
                                   image->reference, (unsigned long long)(bytes / MB), p->job->disk_mb);
         log_root(p, result);
         r = guest_request(p, "switch-root", NULL, BUILD_BOOT_SECONDS, NULL, NULL, NULL, err);
-        return r < 0 ? r : guest_await(p, "init", err);
+        if (r >= 0)
+                r = guest_await(p, "init", err);
+        return r < 0 ? r : guest_introduce(p, err);
 }
 
 static int remove_tars(struct pipeline *p, struct error *err)

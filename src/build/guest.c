@@ -69,7 +69,7 @@ int guest_set_up_bare(struct pipeline *p, bool ids, struct error *err)
         return guest_request(p, "set-up-bare", args, BUILD_CONFIGURE_SECONDS, NULL, NULL, NULL, err);
 }
 
-static int set_clock(struct pipeline *p, struct error *err)
+int guest_introduce(struct pipeline *p, struct error *err)
 {
         CLEANUP_JSON json_t *args = json_object();
 
@@ -119,7 +119,7 @@ int guest_start(struct pipeline *p, const struct guest_boot *b, struct error *er
                 return error_wrap(err, r, "the kernel of kit %s did not boot ('vmon kit' repairs a damaged kit, 'vmon doctor' checks "
                                   "the hypervisor)", p->kit->version);
         if (r >= 0)
-                r = set_clock(p, err);
+                r = guest_introduce(p, err);
         return r;
 }
 

@@ -66,6 +66,8 @@ int guest_need(struct pipeline *p, struct error *err);
 void guest_stop(struct pipeline *p);
 /* Waits until the agent answers in `mode`, after a boot or switch-root. */
 int guest_await(struct pipeline *p, const char *mode, struct error *err);
+/* Tells a freshly started agent the time and the template; guest_start() does, an agent behind a switch-root needs it again. */
+int guest_introduce(struct pipeline *p, struct error *err);
 /* Is there a /bin/sh in the guest? A step may have brought one. */
 int guest_has_shell(struct pipeline *p, bool *ret, struct error *err);
 /* ERROR_INVALID, naming `what`, when there is none. */
