@@ -5,6 +5,9 @@ import { test } from 'node:test'
 import { Template } from 'e2b'
 import { busybox, logTo } from './lib.mjs'
 
+// The data directory may be an earlier run's: what must be built for the first time names this run.
+const run = `: ${Date.now()}`
+
 // Builds; answers the log: what steps printed and which were CACHED, by their number.
 async function build(template, name = 'cache', options = {}) {
   const lines = []
@@ -22,7 +25,7 @@ const surroundings = 'ls -A /run /run/e2b /dev/shm; cut -d" " -f2-4 /proc/mounts
   'for p in /proc/[0-9]*; do [ ! -e $p/exe ] || echo "$(cat $p/comm)"; done'
 
 test('the surroundings of a step do not depend on whether the step before it was cached', async () => {
-  const first = () => busybox().runCmd('echo x >/run/x; mkdir -p /run/d/e; echo x >/dev/shm/x; umount /dev/shm; mkdir -p "/mnt/a b"; ' +
+  const first = () => busybox().runCmd(`${run}; ` + 'echo x >/run/x; mkdir -p /run/d/e; echo x >/dev/shm/x; umount /dev/shm; mkdir -p "/mnt/a b"; ' +
     'mount -t tmpfs none "/mnt/a b"; mount -t tmpfs none "/mnt/a b"; echo x >"/mnt/a b/x"; mount -o bind /etc /mnt; hostname other; ' +
     'dd if=/dev/zero of=/swap bs=1024 count=256; chmod 600 /swap; mkswap /swap >/dev/null && swapon /swap; sleep 5000 </dev/null >/dev/null 2>&1 &', { user: 'root' })
     .runCmd('rm -rf /run/e2b; mount -o remount,ro /', { user: 'root' })
