@@ -193,6 +193,7 @@ static int from_image(struct pipeline *p, struct error *err)
         struct oci_progress progress = progress_of(p);
         char scripts[BUILD_KEY_LEN + 1], key[BUILD_KEY_LEN + 1];
         struct oci_image image = {};
+        bool cached = false;
         int r;
 
         build_log(&p->run->log, LOG_LEVEL_DEBUG, "Requesting Docker Image");
@@ -202,10 +203,12 @@ static int from_image(struct pipeline *p, struct error *err)
         build_log_time(&p->run->log, "resolve the image");
         guest_scripts_hash(scripts);
         build_key_image(image.digest, p->kit->arch, p->job->disk_mb, scripts, p->kit->agent_sha256, key);
-        r = pipeline_from_cache(p, key, err);
-        if (r >= 0)
-                pipeline_log_layer(p, r > 0, "base", text, key);
-        if (r == 0) {
+        r = pipeline_resume(p, key, err);
+        if (r >= 0) {
+                cached = pipeline_next_is_cached(p, key);
+                pipeline_log_layer(p, cached, "base", text, key);
+        }
+        if (r >= 0 && !cached) {
                 p->image_env = build_env_object(image.env);
                 build_context_init(&p->context, image.env);
                 r = make_base(p, &image, err);
@@ -250,7 +253,7 @@ static int from_template(struct pipeline *p, struct error *err)
         p->image_env = parent->image_env ? json_incref(parent->image_env) : json_object();
         /* Never rebuilt, not even by a forced build (template-api 5.3). */
         pipeline_log_layer(p, true, "base", text, p->key);
-        return 0;
+        return pipeline_resume(p, NULL, err);
 }
 
 static int create_user(struct pipeline *p, struct error *err)
@@ -270,14 +273,13 @@ static int create_user(struct pipeline *p, struct error *err)
 static int default_user(struct pipeline *p, struct error *err)
 {
         char key[BUILD_KEY_LEN + 1];
+        bool cached;
         int r;
 
         build_key_user(p->key, key);
-        r = pipeline_from_cache(p, key, err);
-        if (r < 0)
-                return r;
-        pipeline_log_layer(p, r > 0, "base", "DEFAULT USER user", key);
-        if (r > 0)
+        cached = pipeline_next_is_cached(p, key);
+        pipeline_log_layer(p, cached, "base", "DEFAULT USER user", key);
+        if (cached)
                 return 0;
         r = guest_need(p, err);
         if (r >= 0)

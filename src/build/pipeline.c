@@ -45,36 +45,82 @@ const struct build_layer *pipeline_last(const struct pipeline *p)
 
 static void append(struct pipeline *p, struct build_layer *l)
 {
-        strcpy(p->key, l->key);
         p->layers = xreallocarray(p->layers, p->layer_count + 1, sizeof(*p->layers));
         p->layers[p->layer_count++] = *l;
         *l = (struct build_layer){};
 }
 
-void pipeline_add_cached(struct pipeline *p, struct build_layer *l)
+/* The keys of this build's layers up to the first forced step, from `base` or from what stands on the template. They follow from
+ * the request alone. The caller frees `ret`. */
+static size_t layer_keys(const struct pipeline *p, const char *base, char (**ret)[BUILD_KEY_LEN + 1])
 {
-        build_context_free(&p->context);
-        build_context_copy(&p->context, &l->context);
-        json_decref(p->image_env);
-        p->image_env = json_incref(l->image_env);
-        free(p->init);
-        p->init = xstrdup(l->init);
-        append(p, l);
+        const struct build_plan *plan = &p->job->plan;
+        char (*keys)[BUILD_KEY_LEN + 1] = xcalloc(plan->step_count + 2, sizeof(*keys));
+        const char *previous = base ? base : p->key;
+        size_t n = 0;
+
+        if (base)
+                strcpy(keys[n++], base);
+        if (p->job->template_version >= 21) {
+                build_key_user(previous, keys[n]);
+                previous = keys[n++];
+        }
+        for (size_t i = 0; i < plan->step_count && !plan->steps[i].force; i++) {
+                build_key_step(previous, &plan->steps[i], keys[n]);
+                previous = keys[n++];
+        }
+        *ret = keys;
+        return n;
 }
 
-int pipeline_from_cache(struct pipeline *p, const char *key, struct error *err)
+static void take_hit(struct pipeline *p, struct build_cache_hit *h)
 {
-        const struct build_layer *last = pipeline_last(p);
-        CLEANUP_FREE char *prefix = xasprintf("%s/cached-%zu", p->scratch, p->layer_count);
-        struct build_layer l = {};
+        const struct build_layer *last = &h->layers[h->layer_count - 1];
+
+        build_context_free(&p->context);
+        build_context_copy(&p->context, &last->context);
+        json_decref(p->image_env);
+        p->image_env = json_incref(last->image_env);
+        free(p->init);
+        p->init = xstrdup(last->init);
+        p->cached_left = h->depth + 1;
+        for (size_t i = 0; i < h->layer_count; i++)
+                append(p, &h->layers[i]);
+}
+
+int pipeline_resume(struct pipeline *p, const char *base, struct error *err)
+{
+        CLEANUP_FREE char *prefix = path_join(p->scratch, "cached");
+        CLEANUP_FREE char (*keys)[BUILD_KEY_LEN + 1] = NULL;
+        CLEANUP_FREE const char **list = NULL;
+        struct build_cache_hit hit = {};
+        size_t n;
         int r;
 
         if (p->force)
                 return 0;
-        r = build_cache_get(p->run->cache, key, last ? last->instance : p->bottom_instance, prefix, &l, err);
-        if (r > 0)
-                pipeline_add_cached(p, &l);
-        return r;
+        n = layer_keys(p, base, &keys);
+        list = xcalloc(n + 1, sizeof(*list));
+        for (size_t i = 0; i < n; i++)
+                list[i] = keys[i];
+        r = build_cache_get(p->run->cache, list, n, prefix, &hit, err);
+        if (r < 0)
+                return r;
+        if (hit.damaged)
+                build_log(&p->run->log, LOG_LEVEL_WARN, "The step cache had %u damaged layers, which are built again", hit.damaged);
+        if (hit.layer_count)
+                take_hit(p, &hit);
+        build_cache_hit_free(&hit);
+        return 0;
+}
+
+bool pipeline_next_is_cached(struct pipeline *p, const char *key)
+{
+        if (p->cached_left == 0)
+                return false;
+        p->cached_left--;
+        strcpy(p->key, key);
+        return true;
 }
 
 /* Freezes the guest's overlay: it becomes `layer`'s disk, and an empty one takes its place. */
@@ -112,6 +158,7 @@ int pipeline_add_built(struct pipeline *p, const char *key, bool has_disk, struc
                 build_layer_free(&l);
                 return r;
         }
+        strcpy(p->key, key);
         append(p, &l);
         build_log_time(&p->run->log, "layer captured");
         return 0;

@@ -25,6 +25,7 @@ struct pipeline {
         size_t layer_count;
         char *bottom;      /* rootfs.img of the parent build below the layers, or NULL */
         const char *bottom_instance; /* its build ID */
+        size_t cached_left; /* how many of the next layers the cached ones stand for */
         char key[BUILD_KEY_LEN + 1]; /* of the last layer (or the parent) */
         struct build_context context;
         json_t *image_env;
@@ -42,13 +43,14 @@ struct pipeline {
 const char **pipeline_chain(const struct pipeline *p, const char *top);
 /* The layer new ones stand on, or NULL. */
 const struct build_layer *pipeline_last(const struct pipeline *p);
-/* Appends a layer found in the cache; the context becomes its. Takes `l` over. */
-void pipeline_add_cached(struct pipeline *p, struct build_layer *l);
 /* A layer of `key` is complete. With `has_disk` what the guest wrote since the last one is frozen and becomes its
  * disk. The current context goes into it. It is kept in the cache when there is room. */
 int pipeline_add_built(struct pipeline *p, const char *key, bool has_disk, struct error *err);
-/* Tries the cache for `key` (never when forced): 1 hit, 0 miss. */
-int pipeline_from_cache(struct pipeline *p, const char *key, struct error *err);
+/* Once, before the first layer: looks for the deepest layer of this build that is in the cache, up to what is forced. `base` is
+ * the key of the base layer, or NULL when the build stands on a template (whose key is then set). */
+int pipeline_resume(struct pipeline *p, const char *base, struct error *err);
+/* Does the cache cover the next layer, whose key is `key`? To be asked for each layer in turn. */
+bool pipeline_next_is_cached(struct pipeline *p, const char *key);
 
 /* guest.c: the build's virtual machine */
 

@@ -159,6 +159,7 @@ static int one_step(struct pipeline *p, size_t i, struct error *err)
         CLEANUP_FREE char *prefix = xasprintf("builder %zu/%zu", i + 1, p->job->plan.step_count), *text = step_text(s);
         CLEANUP_FREE char *number = xasprintf("%zu", i + 1);
         char key[BUILD_KEY_LEN + 1];
+        bool cached;
         int r;
 
         build_run_phase(p->run, number);
@@ -166,11 +167,9 @@ static int one_step(struct pipeline *p, size_t i, struct error *err)
                 return error_set(err, ERROR_CANCELLED, "the build was told to stop");
         p->force |= s->force;
         build_key_step(p->key, s, key);
-        r = pipeline_from_cache(p, key, err);
-        if (r < 0)
-                return r;
-        pipeline_log_layer(p, r > 0, prefix, text, key);
-        if (r > 0)
+        cached = pipeline_next_is_cached(p, key);
+        pipeline_log_layer(p, cached, prefix, text, key);
+        if (cached)
                 return 0;
         r = execute(p, s, prefix, err);
         build_log_time(&p->run->log, s->type);

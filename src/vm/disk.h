@@ -16,5 +16,11 @@ int disk_overlay_create(const char *path, uint64_t size, struct error *err);
 /* The virtual size of a raw or qcow2 image in bytes. */
 int disk_size(const char *path, uint64_t *ret, struct error *err);
 
+/* Makes of two neighbours of a chain one image that may stand for both: `to` (new, fsynced, of `lower`'s format and with its
+ * extension) holds what `upper` says over what `lower` says and leaves to the images below what both leave. `below` is what
+ * stands under `lower`, bottom first, NULL-terminated, possibly empty; a bottom that is not listed must not matter, which
+ * holds because only whole clusters are written. The three are only read. Needs room for a copy of both. */
+int disk_merge(const char *const *below, const char *lower, const char *upper, const char *to, struct error *err);
+
 /* Flattens a chain (bottom first, NULL-terminated) into a new sparse raw file; zero runs become holes; fsynced. */
 int disk_flatten(const char *const *chain, const char *to, struct error *err);

@@ -3,15 +3,19 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/subprocess.h"
 #include "build/cache.h"
 #include "build/context.h"
+#include "vm/disk.h"
 
 #define LAYER_BYTES (64 * 1024)
 
@@ -73,19 +77,42 @@ static bool put(struct build_layer *l, const struct build_layer *parent, bool re
         return l->kept;
 }
 
-static bool get(char name, const char *parent_instance, struct build_layer *ret)
+/* Looks for the deepest of the keys whose digits `names` lists, bottom first: its name, or 0. `ret` is it; what it stands on is
+ * released at once. `hit` may be NULL. */
+static char find_deepest(const char *names, struct build_layer *ret, struct build_cache_hit *hit)
 {
         CLEANUP_FREE char *prefix = xasprintf("%s/got-%d", scratch, serial++);
+        char keys[16][BUILD_KEY_LEN + 1] = {};
+        struct build_cache_hit h = {};
+        const char *list[16];
         struct error err = {};
-        char key[BUILD_KEY_LEN + 1] = {};
-        int r;
+        char found = 0;
 
-        memset(key, name, BUILD_KEY_LEN);
-        *ret = (struct build_layer){};
-        r = build_cache_get(cache, key, parent_instance, prefix, ret, &err);
-        if (r < 0)
+        for (size_t i = 0; names[i]; i++) {
+                memset(keys[i], names[i], BUILD_KEY_LEN);
+                list[i] = keys[i];
+        }
+        if (build_cache_get(cache, list, strlen(names), prefix, &h, &err) < 0)
                 fail_msg("%s", err.message);
-        return r == 1;
+        *ret = (struct build_layer){};
+        for (size_t i = 0; i < h.layer_count; i++) {
+                if (i + 1 == h.layer_count) {
+                        *ret = h.layers[i];
+                        found = names[h.depth];
+                } else {
+                        build_cache_release(cache, &h.layers[i]);
+                        build_layer_free(&h.layers[i]);
+                }
+        }
+        if (hit)
+                *hit = h;
+        build_cache_hit_free(&h);
+        return found;
+}
+
+static bool get(char name, struct build_layer *ret)
+{
+        return find_deepest((char[]){name, 0}, ret, NULL) == name;
 }
 
 static void done(struct build_layer *l)
@@ -103,15 +130,13 @@ static void finds_what_was_put(void **state)
         build_context_set_user(&b.context, "bob");
         assert_true(put(&a, NULL, false));
         assert_true(put(&b, &a, false));
-        assert_false(get('c', NULL, &got));
-        assert_true(get('b', a.instance, &got));
+        assert_false(get('c', &got));
+        assert_true(get('b', &got));
         assert_string_equal(got.context.user, "bob");
         assert_string_equal(got.init, "agent");
         assert_true(str_ends(got.disk, ".qcow2"));
         assert_true(path_exists(got.disk));
         done(&got);
-        assert_false(get('b', "another", &got)); /* stale: gone */
-        assert_false(get('b', a.instance, &got));
         done(&a);
         done(&b);
 }
@@ -134,7 +159,7 @@ static void survives_a_restart(void **state)
         assert_int_equal(build_cache_count(cache), 2);
         assert_false(path_exists(litter));
         assert_false(path_exists(half));
-        assert_true(get('b', a.instance, &got));
+        assert_true(get('b', &got));
         done(&got);
         build_layer_free(&a);
         build_layer_free(&b);
@@ -170,8 +195,8 @@ static void evicts_the_oldest_leaf(void **state)
         done(&c);
         assert_true(put(&d, &a, false)); /* a is older, but a parent and in use */
         assert_int_equal(build_cache_count(cache), 3);
-        assert_false(get('b', a.instance, &got));
-        assert_true(get('c', a.instance, &got));
+        assert_false(get('b', &got));
+        assert_true(get('c', &got));
         done(&got);
         done(&d);
         done(&a);
@@ -185,7 +210,7 @@ static void layers_in_use_stay(void **state)
         (void)state;
         open_cache(2, 1 << 30);
         assert_true(put(&a, NULL, false) && put(&b, &a, false));
-        assert_false(put(&c, &b, false));
+        assert_false(put(&c, &b, false)); /* nor can these images be merged */
         assert_false(put(&d, &c, false)); /* its parent is not there */
         assert_int_equal(build_cache_count(cache), 2);
         done(&a);
@@ -210,7 +235,7 @@ static void counts_bytes(void **state)
         done(&c);
         c = layer('d', LAYER_BYTES);
         assert_true(put(&c, NULL, false));
-        assert_false(get('a', NULL, &got));
+        assert_false(get('a', &got));
         done(&c);
         build_layer_free(&b);
 }
@@ -223,7 +248,7 @@ static void force_replaces_and_drops_what_stood_on_it(void **state)
         (void)state;
         open_cache(48, 1 << 30);
         assert_true(put(&a, NULL, false) && put(&b, &a, false));
-        assert_true(get('b', a.instance, &got));
+        assert_true(get('b', &got));
         assert_false(put(&a2, NULL, false)); /* the faster one stays … */
         assert_true(put(&a3, NULL, true));   /* … unless the build is forced */
         assert_int_equal(build_cache_count(cache), 1);
@@ -246,25 +271,296 @@ static void a_layer_may_have_no_disk(void **state)
         free(b.disk);
         b.disk = NULL;
         assert_true(put(&a, NULL, false) && put(&b, &a, false));
-        assert_true(get('b', a.instance, &got));
+        assert_true(get('b', &got));
         assert_null(got.disk);
         done(&got);
         done(&a);
         done(&b);
 }
 
-static void damage_is_a_miss(void **state)
+static void overwrite(const char *path, const char *text)
 {
-        struct build_layer a = layer('a', LAYER_BYTES), got;
-        CLEANUP_FREE char *path = xasprintf("%s/%s/context.json", dir, a.key);
+        CLEANUP_CLOSE int fd = open(path, O_WRONLY);
+
+        assert_int_equal(pwrite(fd, text, strlen(text), 100), strlen(text));
+}
+
+/* a, b on it, and c on a; then `spoil` gets the directory of a or b. */
+static void build_tree(void)
+{
+        struct build_layer a = layer('a', LAYER_BYTES), b = layer('b', LAYER_BYTES), c = layer('c', LAYER_BYTES);
+
+        open_cache(48, 1 << 30);
+        assert_true(put(&a, NULL, false) && put(&b, &a, false) && put(&c, &a, false));
+        done(&a);
+        done(&b);
+        done(&c);
+}
+
+static void spoil_and_expect(const char *what, char name, void (*spoil)(const char *path), const char *file, char expected, bool restart)
+{
+        CLEANUP_FREE char *path = NULL;
+        char key[BUILD_KEY_LEN + 1] = {};
+        struct build_cache_hit hit;
+        struct build_layer got;
+
+        build_tree();
+        if (restart) {
+                build_cache_close(cache);
+                cache = NULL;
+        }
+        memset(key, name, BUILD_KEY_LEN);
+        path = xasprintf("%s/%s/%s", dir, key, file);
+        spoil(path);
+        if (restart)
+                open_cache(48, 1 << 30);
+        if (find_deepest("ab", &got, &hit) != expected)
+                fail_msg("%s: not the layer that was expected", what);
+        done(&got);
+        if (name == 'a')
+                assert_int_equal(build_cache_count(cache), 0); /* with what stood on it */
+        else
+                assert_true(get('c', &got)); /* its sister is whole */
+        if (name != 'a')
+                done(&got);
+        build_cache_close(cache);
+        cache = NULL;
+        tree_remove(dir, NULL);
+}
+
+static void spoil_record(const char *path)
+{
+        overwrite(path, "x");
+}
+
+static void spoil_content(const char *path)
+{
+        overwrite(path, "flipped");
+}
+
+/* What bit rot looks like: nothing but the content differs. */
+static void spoil_silently(const char *path)
+{
+        struct timespec times[2];
+        struct stat st;
+
+        assert_int_equal(stat(path, &st), 0);
+        overwrite(path, "flipped");
+        times[0] = st.st_atim;
+        times[1] = st.st_mtim;
+        assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void spoil_length(const char *path)
+{
+        assert_int_equal(truncate(path, LAYER_BYTES / 2), 0);
+}
+
+static void spoil_presence(const char *path)
+{
+        assert_int_equal(unlink(path), 0);
+}
+
+static void damage_is_found_and_goes_with_all_on_it(void **state)
+{
+        (void)state;
+        for (int restart = 0; restart < 2; restart++) {
+                spoil_and_expect("record", 'b', spoil_record, "context.json", 'a', restart);
+                spoil_and_expect("content", 'b', spoil_content, "layer.qcow2", 'a', restart);
+                spoil_and_expect("length", 'b', spoil_length, "layer.qcow2", 'a', restart);
+                spoil_and_expect("presence", 'b', spoil_presence, "layer.qcow2", 'a', restart);
+                spoil_and_expect("no record", 'b', spoil_presence, "context.json", 'a', restart);
+                spoil_and_expect("content of the base", 'a', spoil_content, "layer.qcow2", 0, restart);
+                spoil_and_expect("presence of the base", 'a', spoil_presence, "layer.qcow2", 0, restart);
+        }
+        spoil_and_expect("silent", 'b', spoil_silently, "layer.qcow2", 'a', true);
+}
+
+static void damage_is_counted(void **state)
+{
+        CLEANUP_FREE char *path = xasprintf("%s/%.*s/layer.qcow2", dir, BUILD_KEY_LEN,
+                                            "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
+        struct build_cache_hit hit;
+        struct build_layer got;
 
         (void)state;
-        open_cache(48, 1 << 30);
-        assert_true(put(&a, NULL, false));
-        assert_int_equal(file_write_atomic(path, "{\"format\":", 10, 0600, NULL), 0);
-        assert_false(get('a', NULL, &got));
-        assert_int_equal(build_cache_count(cache), 0);
+        build_tree();
+        overwrite(path, "flipped");
+        assert_int_equal(find_deepest("ab", &got, &hit), 'a');
+        assert_int_equal(hit.damaged, 1);
+        done(&got);
+        assert_int_equal(find_deepest("ab", &got, &hit), 'a');
+        assert_int_equal(hit.damaged, 0);
+        done(&got);
+}
+
+/* Every single flipped bit of a record, or none of its meaning changes. */
+static void no_bit_of_a_record_flips_unnoticed(void **state)
+{
+        CLEANUP_FREE char *path = path_join(scratch, "context.json");
+        CLEANUP_BUF struct buf whole = {};
+        struct layer_record r = {.instance = "abcdefghijklmnopqrstuvwx", .disk = (char *)"layer.img", .disk_sha256 = (char *)"00",
+                                 .init = (char *)"agent", .context = {.user = (char *)"bob", .workdir = (char *)"/w"}};
+        struct error err = {};
+
+        (void)state;
+        r.context.env = json_pack("{s:s}", "NAME", "value");
+        if (layer_record_write(scratch, &r, &err) < 0 || file_read(path, 1 << 20, &whole, &err) < 0)
+                fail_msg("%s", err.message);
+        for (size_t bit = 0; bit < whole.len * 8; bit++) {
+                struct layer_record got = {};
+
+                whole.data[bit / 8] ^= (char)(1 << bit % 8);
+                assert_int_equal(unlink(path), 0);
+                assert_int_equal(file_write_atomic(path, whole.data, whole.len, 0600, NULL), 0);
+                if (layer_record_read(scratch, &got, NULL) == 0)
+                        fail_msg("bit %zu of %s", bit, whole.data);
+                whole.data[bit / 8] ^= (char)(1 << bit % 8);
+        }
+        json_decref(r.context.env);
+}
+
+/* A layer of a real image: 8 clusters of `pattern` at cluster `at`. */
+static struct build_layer image_layer(char name, unsigned pattern, unsigned at)
+{
+        struct build_layer l = layer(name, 1);
+        CLEANUP_FREE char *command = xasprintf("write -P %u %uk 512k", pattern, at * 64);
+        struct error err = {};
+
+        unlink(l.disk);
+        if (disk_overlay_create(l.disk, 16 << 20, &err) < 0 ||
+            subprocess_run((const char *const[]){"qemu-io", "-f", "qcow2", "-c", command, l.disk, NULL}, NULL, &err) < 0)
+                fail_msg("%s", err.message);
+        return l;
+}
+
+/* What the layers' disks say together. */
+static char *content(const char *const *disks)
+{
+        CLEANUP_FREE char *flat = xasprintf("%s/flat-%d.img", scratch, serial++);
+        CLEANUP_BUF struct buf b = {};
+        struct error err = {};
+
+        if (disk_flatten(disks, flat, &err) < 0 || file_read(flat, 32 << 20, &b, &err) < 0)
+                fail_msg("%s", err.message);
+        return buf_steal(&b);
+}
+
+static char *content_of(const char *names, size_t *ret_layers)
+{
+        CLEANUP_FREE char *prefix = xasprintf("%s/chain-%d", scratch, serial++);
+        char keys[16][BUILD_KEY_LEN + 1] = {};
+        struct build_cache_hit h = {};
+        const char *list[16], *disks[16] = {};
+        struct error err = {};
+        char *all;
+        size_t n = 0;
+
+        for (size_t i = 0; names[i]; i++) {
+                memset(keys[i], names[i], BUILD_KEY_LEN);
+                list[i] = keys[i];
+        }
+        if (build_cache_get(cache, list, strlen(names), prefix, &h, &err) < 0)
+                fail_msg("%s", err.message);
+        assert_int_equal(h.depth + 1, strlen(names));
+        for (size_t i = 0; i < h.layer_count; i++)
+                if (h.layers[i].disk)
+                        disks[n++] = h.layers[i].disk;
+        all = content(disks);
+        *ret_layers = h.layer_count;
+        for (size_t i = 0; i < h.layer_count; i++) {
+                build_cache_release(cache, &h.layers[i]);
+                build_layer_free(&h.layers[i]);
+        }
+        build_cache_hit_free(&h);
+        return all;
+}
+
+/* A build of more layers than the cache may hold: a, b (no disk), c, d, e with room for three. */
+static void an_inner_layer_is_merged_into_its_child(void **state)
+{
+        struct build_layer l[5] = {image_layer('a', 1, 0), layer('b', 1), image_layer('c', 3, 4), image_layer('d', 4, 100), image_layer('e', 5, 6)};
+        const char *disks[] = {l[0].disk, l[2].disk, l[3].disk, l[4].disk, NULL};
+        CLEANUP_FREE char *expected = content(disks), *got = NULL, *again = NULL, *links = NULL;
+        size_t layers = 0;
+
+        (void)state;
+        free(l[1].disk);
+        l[1].disk = NULL;
+        open_cache(3, 1 << 30);
+        for (size_t i = 0; i < 5; i++)
+                assert_true(put(&l[i], i ? &l[i - 1] : NULL, false));
+        assert_int_equal(build_cache_count(cache), 3);
+        links = content(disks); /* the build's own links are as they were */
+        assert_memory_equal(links, expected, 16 << 20);
+        got = content_of("abcde", &layers);
+        assert_int_equal(layers, 3);
+        assert_memory_equal(got, expected, 16 << 20);
+        for (size_t i = 0; i < 5; i++)
+                build_cache_release(cache, &l[i]);
+        build_cache_close(cache);
+        open_cache(3, 1 << 30);
+        again = content_of("abcde", &layers);
+        assert_int_equal(layers, 3);
+        assert_memory_equal(again, expected, 16 << 20);
+        for (size_t i = 0; i < 5; i++)
+                build_layer_free(&l[i]);
+}
+
+/* A forced build must not find the blocks of the layer that it replaces inside another. */
+static void what_was_merged_goes_with_its_key(void **state)
+{
+        struct build_layer a = image_layer('a', 1, 0), b = image_layer('b', 2, 4), c = image_layer('c', 3, 8), a2 = image_layer('a', 9, 0), got;
+        const char *disks[] = {a.disk, b.disk, NULL};
+        CLEANUP_FREE char *expected = content(disks), *merged = NULL;
+        size_t layers = 0;
+
+        (void)state;
+        open_cache(2, 1 << 30);
+        assert_true(put(&a, NULL, false) && put(&b, &a, false) && put(&c, &b, false));
+        merged = content_of("ab", &layers);
+        assert_int_equal(layers, 1);
+        assert_memory_equal(merged, expected, 16 << 20);
+        assert_false(get('a', &got));
         done(&a);
+        done(&b);
+        done(&c);
+        assert_true(put(&a2, NULL, true));
+        assert_false(get('b', &got));
+        assert_false(get('c', &got));
+        done(&a2);
+}
+
+/* Nothing can be made whole of images that are none: the new layer is not kept, the old ones stay as they are. */
+static void a_merge_that_fails_changes_nothing(void **state)
+{
+        struct build_layer a = layer('a', LAYER_BYTES), b = layer('b', LAYER_BYTES), c = layer('c', LAYER_BYTES), got;
+
+        (void)state;
+        open_cache(2, 1 << 30);
+        assert_true(put(&a, NULL, false) && put(&b, &a, false));
+        assert_false(put(&c, &b, false));
+        assert_int_equal(build_cache_count(cache), 2);
+        assert_int_equal(find_deepest("ab", &got, NULL), 'b');
+        done(&got);
+        assert_true(get('a', &got));
+        done(&got);
+        done(&a);
+        done(&b);
+        done(&c);
+}
+
+static void the_deepest_one_is_found(void **state)
+{
+        struct build_layer got;
+
+        (void)state;
+        build_tree();
+        assert_int_equal(find_deepest("abdef", &got, NULL), 'b');
+        done(&got);
+        assert_int_equal(find_deepest("ac", &got, NULL), 'c');
+        done(&got);
+        assert_int_equal(find_deepest("def", &got, NULL), 0);
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, start, stop)
@@ -274,7 +570,9 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 T(finds_what_was_put), T(survives_a_restart), T(a_lost_parent_takes_its_children_at_start),
                 T(evicts_the_oldest_leaf), T(layers_in_use_stay), T(counts_bytes),
-                T(force_replaces_and_drops_what_stood_on_it), T(a_layer_may_have_no_disk), T(damage_is_a_miss),
+                T(force_replaces_and_drops_what_stood_on_it), T(a_layer_may_have_no_disk), T(the_deepest_one_is_found),
+                T(damage_is_found_and_goes_with_all_on_it), T(damage_is_counted), T(no_bit_of_a_record_flips_unnoticed),
+                T(an_inner_layer_is_merged_into_its_child), T(what_was_merged_goes_with_its_key), T(a_merge_that_fails_changes_nothing),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

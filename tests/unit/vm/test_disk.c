@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -165,12 +166,110 @@ static void test_flatten_cleans_up(void **state)
         assert_int_equal(disk_size(bad, &(uint64_t){0}, &err), -EIO);
 }
 
+#define MERGE_BYTES (16ULL << 20)
+
+/* Writes of whole and of part clusters, zeros with and without unmapping, at places that a fixed seed chooses. */
+static void scribble(const char *format, const char *image, unsigned *seed)
+{
+        const char *argv[64] = {"qemu-io", "-f", format};
+        char text[24][64];
+        size_t n = 3;
+
+        for (size_t i = 0; i < 24; i++) {
+                unsigned pattern = 1 + (unsigned)rand_r(seed) % 250, kind = (unsigned)rand_r(seed) % 4;
+                unsigned at = (unsigned)rand_r(seed) % (MERGE_BYTES / 4096 - 64) * 4096, len = (1 + (unsigned)rand_r(seed) % 64) * 4096;
+
+                if (kind < 2)
+                        snprintf(text[i], sizeof(text[i]), "write -P %u %u %u", pattern, at, len);
+                else
+                        snprintf(text[i], sizeof(text[i]), "write %s %u %u", kind == 3 ? "-z -u" : "-z", at, len);
+                argv[n++] = "-c";
+                argv[n++] = text[i];
+        }
+        argv[n++] = image;
+        free(output(argv));
+}
+
+static char *flattened(const char *const *chain, const char *to)
+{
+        CLEANUP_BUF struct buf data = {};
+        struct error err = {};
+
+        unlink(to);
+        if (disk_flatten(chain, to, &err) < 0 || file_read(to, 2 * MERGE_BYTES, &data, &err) < 0)
+                fail_msg("%s", err.message);
+        assert_int_equal(data.len, MERGE_BYTES);
+        return buf_steal(&data);
+}
+
+static void expect_same(const char *const *one, const char *const *other)
+{
+        CLEANUP_FREE char *flat = in_dir("same.img"), *a = flattened(one, flat), *b = flattened(other, flat);
+
+        assert_memory_equal(a, b, MERGE_BYTES);
+}
+
+static void merge_round(unsigned seed)
+{
+        CLEANUP_FREE char *bottom = in_dir("m-bottom.img"), *lower = in_dir("m-lower.qcow2"), *upper = in_dir("m-upper.qcow2");
+        CLEANUP_FREE char *merged = in_dir("merged.qcow2"), *blind = in_dir("blind.qcow2"), *raw = in_dir("merged.img");
+        const char *const three[] = {bottom, lower, upper, NULL}, *const none[] = {NULL}, *const below[] = {bottom, NULL};
+        const char *const all[] = {bottom, lower, upper, merged, blind, raw};
+        CLEANUP_FREE char *text = NULL;
+        struct error err = {};
+
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+                unlink(all[i]);
+        assert_int_equal(file_write_atomic(bottom, "", 0, 0600, NULL), 0);
+        assert_int_equal(truncate(bottom, MERGE_BYTES), 0);
+        assert_int_equal(disk_overlay_create(lower, MERGE_BYTES, NULL), 0);
+        assert_int_equal(disk_overlay_create(upper, MERGE_BYTES, NULL), 0);
+        scribble("raw", bottom, &seed);
+        /* An overlay alone reads as zeros below, so a part of a cluster is filled with zeros: right enough for its content. */
+        scribble("qcow2", lower, &seed);
+        scribble("qcow2", upper, &seed);
+        if (disk_merge(below, lower, upper, merged, &err) < 0 || disk_merge(none, lower, upper, blind, &err) < 0 ||
+            disk_merge(none, bottom, lower, raw, &err) < 0)
+                fail_msg("%s", err.message);
+        expect_same(three, (const char *const[]){bottom, merged, NULL});
+        expect_same(three, (const char *const[]){bottom, blind, NULL});
+        expect_same(three, (const char *const[]){raw, upper, NULL});
+        expect_same(three, (const char *const[]){bottom, lower, merged, NULL}); /* a build that still holds the old link of the lower */
+        free(output((const char *const[]){"qemu-img", "check", "-q", "-f", "qcow2", merged, NULL}));
+        text = output((const char *const[]){"qemu-img", "info", "-f", "qcow2", merged, NULL});
+        assert_null(strstr(text, "backing"));
+        assert_int_equal(disk_merge(below, lower, upper, merged, &err), -EBUSY);
+}
+
+static void test_merge_says_what_both_said(void **state)
+{
+        (void)state;
+        for (unsigned seed = 1; seed <= 6; seed++)
+                merge_round(seed);
+}
+
+static void test_merge_cleans_up(void **state)
+{
+        CLEANUP_FREE char *bad = in_dir("m-bad.qcow2"), *lower = in_dir("m-lower2.qcow2"), *to = in_dir("unmerged.qcow2");
+        CLEANUP_FREE char *top = in_dir("unmerged.qcow2.upper.qcow2");
+        const char *const none[] = {NULL};
+        struct error err = {};
+
+        (void)state;
+        assert_int_equal(disk_overlay_create(lower, MERGE_BYTES, NULL), 0);
+        assert_int_equal(file_write_atomic(bad, "no qcow2 at all", 15, 0600, NULL), 0);
+        assert_true(disk_merge(none, lower, bad, to, &err) < 0);
+        assert_false(path_exists(to) || path_exists(top));
+        assert_non_null(strstr(err.message, "m-bad.qcow2"));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ext4_is_clean_sparse_and_sized), cmocka_unit_test(test_ext4_refuses),
                 cmocka_unit_test(test_overlay_is_valid), cmocka_unit_test(test_flatten_merges_and_leaves_holes),
-                cmocka_unit_test(test_flatten_cleans_up),
+                cmocka_unit_test(test_flatten_cleans_up), cmocka_unit_test(test_merge_says_what_both_said),
+                cmocka_unit_test(test_merge_cleans_up),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);
