@@ -85,7 +85,9 @@ test('guest ports are reached by header, by host name and on the connection of t
     assert.equal(Object.values(agent.sockets).flat().length + Object.values(agent.freeSockets).flat().length, 1)
     const closed = await request('GET', '/', { headers: viaSandbox(sandbox.sandboxId, 8123), key: null })
     assert.equal(closed.status, 502)
-    assert.deepEqual(closed.json, { sandboxId: sandbox.sandboxId, message: 'The sandbox is running but port is not open', port: 8123, code: 502 })
+    const { hint, ...fields } = closed.json
+    assert.deepEqual(fields, { sandboxId: sandbox.sandboxId, message: 'The sandbox is running but port is not open', port: 8123, code: 502 })
+    assert.match(hint, /no start command/) // known-failures D7.82; the fields above are what clients compare
     const init = await request('POST', '/init', { headers: viaSandbox(sandbox.sandboxId, 49983), body: {}, key: null })
     assert.equal(init.status, 404)
   } finally {
