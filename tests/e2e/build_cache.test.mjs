@@ -163,7 +163,7 @@ const tree = 'cd /; find p home etc -xdev | sort | while read -r f; do stat -c "
   '[ -L "$f" ] || [ ! -f "$f" ] || { stat -c %s "$f"; sha256sum <"$f"; }; done'
 const listed = (template) => template.skipCache().runCmd('pwd; id; env | sort').runCmd(tree, { user: 'root' })
 
-for (const seed of process.env.VMON_LONG ? [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] : [1, 2]) {
+for (const seed of process.env.VMON_SOAK ? [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] : [1, 2]) {
   test(`a cold build, a cached one and one after kill -9 of the server have the same tree (list ${seed})`, async () => {
     const steps = randomSteps(seed * 1000 + 17)
     const cold = await build(listed(steps(Template().skipCache().fromImage(image('busybox:1')).runCmd(`${run} ${seed}`))))
