@@ -81,6 +81,15 @@ int dir_fsync(const char *path, struct error *err)
         return 0;
 }
 
+int file_fsync(const char *path, struct error *err)
+{
+        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+        if (fd < 0 || fsync(fd) < 0)
+                return error_errno(err, errno, "fsync %s", path);
+        return 0;
+}
+
 static int fsync_parent(const char *path, struct error *err)
 {
         CLEANUP_FREE char *dir = xstrdup(path);

@@ -20,6 +20,8 @@ int file_write_atomic(const char *path, const void *data, size_t len, mode_t mod
  * same directory: fsync, rename over `to`, fsync of the directory. */
 int file_publish(const char *from, const char *to, struct error *err);
 
+/* Makes the content of a file that is complete durable. */
+int file_fsync(const char *path, struct error *err);
 int dir_fsync(const char *path, struct error *err);
 
 /* mkdir -p with `mode` for what is created. */

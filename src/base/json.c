@@ -41,3 +41,9 @@ bool json_bool(const json_t *object, const char *key, bool otherwise)
 
         return json_is_boolean(v) ? json_is_true(v) : otherwise;
 }
+
+void json_put_str(json_t *object, const char *key, const char *value)
+{
+        if (value)
+                json_object_set_new(object, key, json_string(value));
+}

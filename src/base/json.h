@@ -24,3 +24,6 @@ const char *json_str(const json_t *object, const char *key);
 /* The integer member, or `otherwise` when absent or of another type. */
 json_int_t json_int(const json_t *object, const char *key, json_int_t otherwise);
 bool json_bool(const json_t *object, const char *key, bool otherwise);
+
+/* Sets `key`, unless `value` is NULL. */
+void json_put_str(json_t *object, const char *key, const char *value);

@@ -528,15 +528,6 @@ int build_cache_get(struct build_cache *c, const char *const *keys, size_t count
         return 0;
 }
 
-static int fsync_path(const char *path, struct error *err)
-{
-        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-        if (fd < 0 || fsync(fd) < 0)
-                return error_errno(err, errno, "fsync %s", path);
-        return 0;
-}
-
 /* The disk's part of a new layer's directory, with its digest. */
 static int prepare_disk(const struct build_layer *l, const char *dir, struct entry *e, struct error *err)
 {
@@ -548,7 +539,7 @@ static int prepare_disk(const struct build_layer *l, const char *dir, struct ent
         to = path_join(dir, e->disk);
         if (link(l->disk, to) < 0)
                 return error_errno(err, errno, "link %s to %s", l->disk, to);
-        r = fsync_path(to, err);
+        r = file_fsync(to, err);
         if (r >= 0)
                 r = cache_digest(to, digest, err);
         if (r < 0)

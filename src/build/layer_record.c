@@ -84,23 +84,17 @@ int layer_record_read(const char *dir, struct layer_record *ret, struct error *e
         return 0;
 }
 
-static void set_string(json_t *j, const char *name, const char *value)
-{
-        if (value)
-                json_object_set_new(j, name, json_string(value));
-}
-
 static json_t *to_json(const struct layer_record *r)
 {
         json_t *j = build_context_to_json(&r->context);
 
         json_object_set_new(j, "format", json_integer(RECORD_FORMAT));
-        set_string(j, "instance", r->instance);
-        set_string(j, "init", r->init);
-        set_string(j, "parentKey", r->parent_key);
-        set_string(j, "parentInstance", r->parent_instance);
-        set_string(j, "disk", r->disk);
-        set_string(j, "diskSha256", r->disk_sha256);
+        json_put_str(j, "instance", r->instance);
+        json_put_str(j, "init", r->init);
+        json_put_str(j, "parentKey", r->parent_key);
+        json_put_str(j, "parentInstance", r->parent_instance);
+        json_put_str(j, "disk", r->disk);
+        json_put_str(j, "diskSha256", r->disk_sha256);
         json_object_set_new(j, "imageEnv", r->image_env ? json_deep_copy(r->image_env) : json_object());
         if (r->merged)
                 json_object_set_new(j, "merged", json_deep_copy(r->merged));

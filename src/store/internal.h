@@ -95,8 +95,6 @@ const char *key_tail(const char *key);
 char *json_dup(const json_t *object, const char *key);
 json_t *json_from_list(char *const *list);
 char **json_to_list(const json_t *array);
-/* Sets a string member when it is not NULL. */
-void json_put_str(json_t *object, const char *key, const char *value);
 
 /* Sealed when the records have a secret: for values that must not lie in the store in clear. `stolen` may be NULL. */
 json_t *records_seal(struct records *r, const char *context, json_t *stolen);

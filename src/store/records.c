@@ -217,12 +217,6 @@ char *json_dup(const json_t *object, const char *key)
         return xstrdup_or_null(json_str(object, key));
 }
 
-void json_put_str(json_t *object, const char *key, const char *value)
-{
-        if (value)
-                json_object_set_new(object, key, json_string(value));
-}
-
 json_t *json_from_list(char *const *list)
 {
         json_t *array = json_array();

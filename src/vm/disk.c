@@ -223,15 +223,6 @@ static json_t *chain_json(const char *const *chain)
         return node;
 }
 
-static int fsync_path(const char *path, struct error *err)
-{
-        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-        if (fd < 0 || fsync(fd) < 0)
-                return error_errno(err, errno, "sync %s", path);
-        return 0;
-}
-
 int disk_flatten(const char *const *chain, const char *to, struct error *err)
 {
         CLEANUP_JSON json_t *node = chain_json(chain);
@@ -247,7 +238,7 @@ int disk_flatten(const char *const *chain, const char *to, struct error *err)
         r = subprocess_run((const char *const[]){"qemu-img", "convert", "-O", "raw", "-S", "4k", source, to, NULL},
                            NULL, err);
         if (r >= 0)
-                r = fsync_path(to, err);
+                r = file_fsync(to, err);
         if (r < 0) {
                 unlink(to);
                 return error_wrap(err, r, "flatten the disk into %s", to);
@@ -293,7 +284,7 @@ int disk_merge(const char *const *below, const char *lower, const char *upper, c
         if (r >= 0)
                 r = commit(below, to, top, err);
         if (r >= 0)
-                r = fsync_path(to, err);
+                r = file_fsync(to, err);
         unlink(top);
         if (r < 0) {
                 unlink(to);
