@@ -4,23 +4,9 @@ In one run, interleaved: the floor (bare QEMU restore of the same snapshot to th
 build/vmon-bench-fork), POST /sandboxes to 201, and create to the first answer of a command. Prints p50 and p95, the
 ratios to the floor, the cold boot of the same root file system, and the private memory of an idle clone.
 """
-import base64, glob, http.client, json, os, platform, statistics, struct, subprocess, sys, time
+import base64, glob, json, os, statistics, struct, subprocess, time
 
-root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-runs = int(os.environ.get('VMON_BENCH_RUNS', '20'))
-port = int(os.environ['VMON_E2E_PORT'])
-data = os.path.join(os.environ['VMON_E2E_DIR'], 'data')
-key = os.environ['E2B_API_KEY']
-
-
-def call(method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=120)
-    connection.request(method, path, body=json.dumps(body) if isinstance(body, dict) else body,
-                       headers={'X-API-Key': key, 'Content-Type': 'application/json', **(headers or {})})
-    response = connection.getresponse()
-    payload = response.read()
-    connection.close()
-    return response.status, payload
+from client import call, data, percentile, report, root, runs
 
 
 def first_command(sandbox):
@@ -45,11 +31,6 @@ def private_mib(sandbox_id):
         except OSError:
             continue
     return total / 1024
-
-
-def percentile(values, p):
-    values = sorted(values)
-    return values[min(len(values) - 1, int(round(p / 100 * (len(values) - 1))))]
 
 
 def floor(build_dir, kit, extra=()):
@@ -90,13 +71,7 @@ def main():
     metrics['create_p95_ratio'] = round(metrics['create_p95_ms'] / metrics['floor_p95_ms'], 2)
     metrics['create_to_command_p50_ratio'] = round(metrics['create_to_command_p50_ms'] / metrics['floor_p50_ms'], 2)
     metrics['private_memory_p50_mib'] = round(statistics.median(private), 1)
-    host = {'cpus': os.cpu_count(), 'kernel': platform.release(), 'machine': platform.machine(),
-            'backend': json.load(open(os.path.join(build_dir, 'manifest.json')))['backend']}
-    if '--json' in sys.argv:
-        print(json.dumps({'name': 'fork', 'metrics': metrics, 'host': host}))
-        return
-    for name, value in metrics.items():
-        print(f'{name:32} {value}')
+    report('fork', metrics, build_dir)
 
 
 main()

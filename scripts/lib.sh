@@ -12,7 +12,7 @@ die() {
         exit 1
 }
 
-# The packages of this Debian release. Groups: build (compile), run (serve, kit), test (fixtures, linters).
+# The packages of this Debian release. Groups: build (compile), run (serve, kit), test (fixtures), lint, bench (what is compared).
 packages_of() {
         local release
         # shellcheck source=/dev/null
@@ -34,6 +34,7 @@ packages_of() {
         image) echo debootstrap umoci skopeo docker-registry ;;
         node) echo nodejs npm ;;
         test) echo busybox-static python3 curl jq attr ;;
+        bench) echo buildah ;;
         lint) echo cppcheck clang-tidy clang shellcheck libclang-rt-14-dev ;;
         esac
 }
