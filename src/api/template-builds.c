@@ -138,6 +138,27 @@ static int builder_there(struct template_service *s, struct error *err)
         return s->need_backend ? s->need_backend(s->need_backend_data, &backend, err) : 0;
 }
 
+/* A step whose files were never uploaded ends the build at once, with the step's number (checklist 95), before a machine or
+ * another build is touched. */
+static int begin(struct template_service *s, const struct team *team, struct build_job **job, struct error *err)
+{
+        CLEANUP_FREE char *files = xasprintf("%s/files/%s", s->data_dir, team->slug), *step = NULL;
+        struct error missing = {};
+        size_t number;
+        int r;
+
+        if (build_plan_check_uploads(&(*job)->plan, files, &number, &missing) < 0) {
+                step = xasprintf("%zu", number);
+                r = start(s, (*job)->build_id, err);
+                return r < 0 ? r : keeper_fail(s, (*job)->build_id, missing.message, step, err);
+        }
+        r = builder_there(s, err);
+        if (r < 0)
+                return error_wrap(err, r, "no builder is available");
+        r = start(s, (*job)->build_id, err);
+        return r < 0 ? r : launch(s, team, job, err);
+}
+
 HANDLER(templates_trigger)
 {
         struct template_service *s = data;
@@ -160,15 +181,10 @@ HANDLER(templates_trigger)
         r = build_template_version(http_headers_get(&request->http->headers, "User-Agent"), &version, err);
         if (r < 0)
                 return r;
-        r = builder_there(s, err);
-        if (r < 0)
-                return error_wrap(err, r, "no builder is available");
         job = new_job(team, b, version);
         job->plan = plan;
         plan = (struct build_plan){};
-        r = start(s, b->id, err);
-        if (r == 0)
-                r = launch(s, team, &job, err);
+        r = begin(s, team, &job, err);
         response->status = 202;
         return r;
 }

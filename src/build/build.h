@@ -30,6 +30,11 @@ struct build_plan {
 };
 int build_plan_parse(const json_t *body, struct build_plan *ret, struct error *err);
 void build_plan_free(struct build_plan *p);
+/* Are the archives of all COPY steps in `dir` (the team's, or what a guest sees), named by their hashes? ERROR_NOT_FOUND tells
+ * of the first step whose archive is not; `*ret_step` is then its number from 1 (checklist 95). */
+int build_plan_check_uploads(const struct build_plan *p, const char *dir, size_t *ret_step, struct error *err);
+/* The same of one COPY step. */
+int build_step_check_upload(const struct build_step *s, const char *dir, struct error *err);
 
 /* 20 or 21 from the User-Agent (template-api 10.2); ERROR_INVALID "Error when parsing user agent: …". */
 int build_template_version(const char *user_agent, int *ret, struct error *err);

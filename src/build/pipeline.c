@@ -191,7 +191,7 @@ static int prepare(struct pipeline *p, struct error *err)
         return hypervisor_select(p->kit, s->hypervisor, cache, &p->backend, NULL, err);
 }
 
-/* The uploaded archives of this build appear in the guest's share. One that is missing fails its own step. */
+/* The uploaded archives of this build appear in the guest's share. One that vanished since the trigger fails its own step. */
 static int share_contexts(struct pipeline *p, struct error *err)
 {
         for (size_t i = 0; i < p->job->plan.step_count; i++) {

@@ -100,14 +100,14 @@ static int request_copy(struct pipeline *p, const struct build_step *s, const ch
         return r;
 }
 
+/* The trigger has looked already; by now the archive may be gone. */
 int pipeline_copy_step(struct pipeline *p, const struct build_step *s, struct error *err)
 {
-        CLEANUP_FREE char *archive = xasprintf("files/%s", s->files_hash), *path = path_join(p->share, archive);
-        int r;
+        CLEANUP_FREE char *archive = xasprintf("files/%s", s->files_hash), *dir = path_join(p->share, "files");
+        int r = build_step_check_upload(s, dir, err);
 
-        if (!path_exists(path))
-                return error_set(err, ERROR_NOT_FOUND, "COPY %s: the files (hash %s) were not uploaded; run the build again with its "
-                                 "context, which uploads them", s->args[0], s->files_hash);
+        if (r < 0)
+                return r;
         r = guest_need(p, err);
         if (r >= 0)
                 r = request_copy(p, s, archive, err);

@@ -46,6 +46,16 @@ class Base(unittest.TestCase):
         self.server.make_ready(b["buildID"])
         return b
 
+    def link(self, template, hash_=HASH, key=None):
+        return self.expect(201, "GET", f"/templates/{template}/files/{hash_}", key=key).json
+
+    def put(self, url, body=b"x" * 1000, method="PUT", **more):
+        u = urllib.parse.urlsplit(url)
+        return self.server.request(method, f"{u.path}?{u.query}", body, **{"key": None, **more})
+
+    def status(self, b, key=None):
+        return self.expect(200, "GET", f"/templates/{b['templateID']}/builds/{b['buildID']}/status", key=key).json
+
     def refuse(self, body, message=None):
         return self.expect(400, "POST", "/v3/templates", body, message=message)
 
@@ -182,18 +192,8 @@ class Create(Base):
         self.create("other", key)
         del second
 
-    def status(self, b, key):
-        return self.expect(200, "GET", f"/templates/{b['templateID']}/builds/{b['buildID']}/status", key=key).json
-
 
 class Upload(Base):
-    def link(self, template, hash_=HASH, key=None):
-        return self.expect(201, "GET", f"/templates/{template}/files/{hash_}", key=key).json
-
-    def put(self, url, body=b"x" * 1000, method="PUT", **more):
-        u = urllib.parse.urlsplit(url)
-        return self.server.request(method, f"{u.path}?{u.query}", body, **{"key": None, **more})
-
     def test_65_to_68_73_74_79_80(self):
         t, other, foreign = (self.create("up")["templateID"], self.create("up2")["templateID"], self.create("up", self.G)["templateID"])
         link = self.link(t)
@@ -305,14 +305,38 @@ class Trigger(Base):
         self.trigger(400, {"fromImage": "alpine", "steps": {}}, message="validation error: steps must be an array")
         self.trigger(400, {"fromImage": "alpine", "steps": [7]}, message="validation error: steps[0] must be an object")
         self.trigger(400, {"fromImage": "alpine", "steps": [dict(type="RUN", args=["x"])] * 1001}, message="validation error: more than 1000 steps")
-        # A hash is COPY's alone: elsewhere it is no path on the host, but ignored like any unknown member. 95: existence is the build's to find.
+        # A hash is COPY's alone: elsewhere it is no path on the host, but ignored like any unknown member.
         self.trigger(503, step(type="RUN", args=["x"], filesHash="../../../etc/passwd"))
-        self.trigger(503, step(**copy))
-        self.trigger(503, step(type="add", args=["a", "/b"], filesHash=HASH))
         for registry in [{"type": "foo"}, {"type": "registry", "username": "u"}]:
             self.trigger(400, {"fromImage": "alpine", "fromImageRegistry": registry})
         r = self.trigger(400, {"fromImage": "alpine"}, headers={"User-Agent": "e2b-js-sdk/xyz"})
         self.assertIn("user agent", r.message)
+
+
+    def test_95_missing_upload(self):
+        """The trigger looks: the build is an error at once with the step's number, whatever a builder would say."""
+        missing = "5e" * 32
+        b = self.create("copies")
+        body = {"fromImage": "alpine", "steps": [{"type": "COPY", "args": ["a", "/b", "", ""], "filesHash": HASH}, {"type": "RUN", "args": ["true"]},
+                                                 {"type": "add", "args": ["c", "/d", "", ""], "filesHash": missing}]}
+        self.assertEqual(self.put(self.link(b["templateID"])["url"]).status, 200)
+        r = self.trigger(202, body, b)
+        self.assertEqual((r.headers["Content-Length"], r.body), ("0", b""))
+        r = self.status(b)
+        self.assertEqual((r["status"], r["reason"]["step"]), ("error", "3"))
+        reason = f"COPY c: the files (hash {missing}) were not uploaded; run the build again with its context, which uploads them"
+        self.assertEqual(r["reason"]["message"], reason)
+        self.assertEqual([(e["level"], e["message"]) for e in r["logEntries"]], [("error", f"Build failed: {reason}")])
+        self.trigger(400, body, b, "build is not in waiting state")
+        # Another team's upload is none of ours.
+        foreign = self.create("copies", self.G)
+        self.trigger(202, {**body, "steps": body["steps"][:1]}, foreign, key=self.G)
+        self.assertEqual(self.status(foreign, self.G)["reason"]["step"], "1")
+        # With all of them there, it is for the builder to answer.
+        b = self.create("copies")
+        self.assertEqual(self.put(self.link(b["templateID"], missing)["url"]).status, 200)
+        self.trigger(503, body, b)
+        self.assertEqual(self.status(b)["status"], "waiting")
 
 
 class Status(Base):

@@ -61,7 +61,7 @@ test('179 180 181 186 D8.100 overlapping tags cancel, disjoint ones do not; what
   assert.deepEqual([gone.status, gone.json.message], [400, `Build '${two.buildID}' not found`])
 })
 
-test('179 a queued build that is cancelled never begins', guard, async () => {
+test('179 a queued build that is cancelled never begins; 95 one whose files vanish meanwhile fails at the step', guard, async () => {
   const running = [await a.build('q1', endless()), await a.build('q2', endless())]
   for (const build of running) await a.logged(build, '[stdout]: begun')
   const queued = await a.build('q3', endless('queued'))
@@ -70,8 +70,16 @@ test('179 a queued build that is cancelled never begins', guard, async () => {
   await a.trigger(waiting, endless('queued'))
   await cancelled(queued)
   assert.deepEqual((await a.log(queued)).map((e) => e.message), ['Build failed: build was cancelled'])
+
+  const vanishing = (await a.register('q4')).json, hash = '5e'.repeat(32), copy = { type: 'COPY', args: ['a', '/b', '', ''], filesHash: hash }
+  await a.upload(vanishing, hash, 'an archive')
+  assert.equal((await a.trigger(vanishing, { steps: [copy] })).status, 202)
+  fs.unlinkSync(path.join(server.data, 'files', 'default', hash))
   for (const build of [...running, waiting]) await a.remove(build)
-  await nothingLeft(server, ...running, waiting)
+  const { status, reason } = await a.finished(vanishing)
+  assert.deepEqual([status, reason.step], ['error', '1'])
+  assert.match(reason.message, /^COPY a: the files \(hash 5e5e.* were not uploaded; run the build again/)
+  await nothingLeft(server, ...running, waiting, vanishing)
 })
 
 test('182 a build that was never triggered is superseded by the next registration', guard, async () => {

@@ -281,6 +281,7 @@ test('RUN and the other steps fail with one clear reason, their own step, and on
         assert.doesNotMatch(r.reason.message, /\n/)
         assert.equal(r.reason.step, step)
         assert.equal(r.entries.filter((e) => /^Build (failed|finished)/.test(e)).length, 1, r.entries.join('\n'))
+        if (name.startsWith('95')) assert.equal(r.entries.length, 1, 'found at the trigger, before the first phase')
       })
     }))
 })

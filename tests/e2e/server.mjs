@@ -65,6 +65,12 @@ export function api(server, key = server.key) {
     register: (name, tags, rest) => self.call('POST', '/v3/templates', { name, ...(tags && { tags }), cpuCount: 1, memoryMB: 512, ...rest }),
     trigger: ({ templateID, buildID }, plan) => self.call('POST', `/v2/templates/${templateID}/builds/${buildID}`,
       { ...(!plan?.fromTemplate && { fromImage: image('busybox:1') }), steps: [], ...plan }),
+    // A build context for COPY steps.
+    async upload({ templateID }, hash, bytes) {
+      const link = new URL((await self.call('GET', `/templates/${templateID}/files/${hash}`)).json.url)
+      const put = await fetch(`http://127.0.0.1:${server.port}${link.pathname}${link.search}`, { method: 'PUT', body: bytes })
+      if (put.status !== 200) throw new Error(`upload ${hash}: ${put.status} ${await put.text()}`)
+    },
     // Registered and triggered: {templateID, buildID}.
     async build(name, plan, tags) {
       const created = await self.register(name, tags)

@@ -45,6 +45,14 @@ void build_plan_free(struct build_plan *p)
         (void)p;
 }
 
+int build_plan_check_uploads(const struct build_plan *p, const char *dir, size_t *ret_step, struct error *err)
+{
+        (void)p;
+        (void)dir;
+        (void)ret_step;
+        return error_set(err, ERROR_INTERNAL, "not expected");
+}
+
 int build_template_version(const char *user_agent, int *ret, struct error *err)
 {
         (void)user_agent;
