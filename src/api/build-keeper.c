@@ -24,6 +24,7 @@
 struct log_buffer {
         struct log_buffer *next;
         char *build_id;
+        char *parent_id; /* what it is built on; NULL until that is resolved, and for images */
         bool closed;
         struct log_entry *entries;
         size_t count, cap, bytes;
@@ -67,6 +68,7 @@ static void forget(struct template_service *s, const char *build_id)
                         *p = b->next;
                         empty(b);
                         free(b->build_id);
+                        free(b->parent_id);
                         free(b);
                         return;
                 }
@@ -211,6 +213,28 @@ int keeper_fail(struct template_service *s, const char *build_id, const char *re
         forget(s, build_id);
         pthread_mutex_unlock(&s->lock);
         return r;
+}
+
+void keeper_hold(struct template_service *s, const char *build_id, const char *parent_id)
+{
+        struct log_buffer *b;
+
+        pthread_mutex_lock(&s->lock);
+        b = find_or_add(s, build_id);
+        free(b->parent_id);
+        b->parent_id = xstrdup(parent_id);
+        pthread_mutex_unlock(&s->lock);
+}
+
+bool template_service_builds_on(struct template_service *s, const char *build_id)
+{
+        bool found = false;
+
+        pthread_mutex_lock(&s->lock);
+        for (const struct log_buffer *b = s->buffers; b && !found; b = b->next)
+                found = b->parent_id && streq(b->parent_id, build_id);
+        pthread_mutex_unlock(&s->lock);
+        return found;
 }
 
 int keeper_submit(struct template_service *s, struct build_job *job, struct error *err)

@@ -61,18 +61,28 @@ static struct build_parent *parent_of(const struct template_service *s, const st
         return p;
 }
 
+/* The parent is held as soon as it is known, and resolved again: had its template been deleted in between, housekeeping could have
+ * found it unused. A reference that still resolves after the hold is safe. */
 static int resolve_parent(struct template_service *s, const struct team *team, struct build_job *job, struct error *err)
 {
-        CLEANUP(cleanup_template) struct template_record *t = NULL;
-        CLEANUP(cleanup_build) struct build_record *b = NULL;
-        int r;
+        CLEANUP_FREE char *held = NULL;
 
-        if (!job->plan.from_template)
-                return 0;
-        r = records_resolve(s->records, team, job->plan.from_template, &t, &b, err);
-        if (r == 0)
-                job->parent = parent_of(s, b);
-        return r;
+        while (job->plan.from_template && !job->parent) {
+                CLEANUP(cleanup_template) struct template_record *t = NULL;
+                CLEANUP(cleanup_build) struct build_record *b = NULL;
+                int r = records_resolve(s->records, team, job->plan.from_template, &t, &b, err);
+
+                if (r != 0)
+                        return r;
+                if (held && streq(held, b->id)) {
+                        job->parent = parent_of(s, b);
+                        break;
+                }
+                keeper_hold(s, job->build_id, b->id);
+                free(held);
+                held = xstrdup(b->id);
+        }
+        return 0;
 }
 
 static void cleanup_job(struct build_job **j)

@@ -37,6 +37,9 @@ int template_service_new(const struct template_settings *s, struct template_serv
 struct build_events template_service_events(struct template_service *s);
 /* Until then, and with NULL, triggers answer 503. */
 void template_service_set_queue(struct template_service *s, struct build_queue *q);
+/* Is the build the parent of one in the making? True from before the queue knows of the child until the records have the child's
+ * end. Any thread. */
+bool template_service_builds_on(struct template_service *s, const char *build_id);
 /* Call when the queue is gone: flushes what is left of the logs. */
 void template_service_free(struct template_service *s);
 

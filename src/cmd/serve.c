@@ -235,7 +235,8 @@ static int open_sandboxes(struct server *s, struct error *err)
 static bool build_in_use(void *data, const char *build_id)
 {
         struct server *s = data;
-        return sandbox_build_used(s->sandboxes, build_id) || build_queue_uses(s->queue, build_id);
+        return sandbox_build_used(s->sandboxes, build_id) || template_service_builds_on(s->templates, build_id) ||
+               build_queue_uses(s->queue, build_id);
 }
 
 static void forget_build(void *data, const char *build_id)

@@ -9,14 +9,37 @@
 
 static char *submitted, *cancelled;
 static int submit_result;
+static void (*on_submit)(const struct build_job *job);
+
+void build_job_free(struct build_job *job)
+{
+        if (!job)
+                return;
+        if (job->parent) {
+                free(job->parent->build_id);
+                free(job->parent->dir);
+                free(job->parent->context.user);
+                json_decref(job->parent->context.env);
+                json_decref(job->parent->image_env);
+                free(job->parent->start_context.user);
+                json_decref(job->parent->start_context.env);
+                free(job->parent);
+        }
+        build_plan_free(&job->plan);
+        free(job->build_id);
+        free(job->template_id);
+        free(job->team_slug);
+        free(job);
+}
 
 int build_queue_submit(struct build_queue *q, struct build_job *job, struct error *err)
 {
         (void)q;
+        if (on_submit)
+                on_submit(job);
         free(submitted);
         submitted = xstrdup(job->build_id);
-        free(job->build_id);
-        free(job);
+        build_job_free(job);
         return submit_result < 0 ? error_set(err, ERROR_UNAVAILABLE, "no room") : 0;
 }
 
@@ -27,22 +50,17 @@ void build_queue_cancel(struct build_queue *q, const char *build_id)
         cancelled = xstrdup(build_id);
 }
 
-/* The rest of the build library is not asked here. */
-void build_job_free(struct build_job *job)
-{
-        (void)job;
-}
-
+/* A plan is its parent here. */
 int build_plan_parse(const json_t *body, struct build_plan *ret, struct error *err)
 {
-        (void)body;
-        (void)ret;
-        return error_set(err, ERROR_INTERNAL, "not expected");
+        (void)err;
+        *ret = (struct build_plan){ .from_template = xstrdup(json_str(body, "fromTemplate")) };
+        return 0;
 }
 
 void build_plan_free(struct build_plan *p)
 {
-        (void)p;
+        free(p->from_template);
 }
 
 int build_plan_check_uploads(const struct build_plan *p, const char *dir, size_t *ret_step, struct error *err)
@@ -50,14 +68,16 @@ int build_plan_check_uploads(const struct build_plan *p, const char *dir, size_t
         (void)p;
         (void)dir;
         (void)ret_step;
-        return error_set(err, ERROR_INTERNAL, "not expected");
+        (void)err;
+        return 0;
 }
 
 int build_template_version(const char *user_agent, int *ret, struct error *err)
 {
         (void)user_agent;
-        (void)ret;
-        return error_set(err, ERROR_INTERNAL, "not expected");
+        (void)err;
+        *ret = 21;
+        return 0;
 }
 
 struct world {
@@ -199,6 +219,70 @@ static void cancels(void **state)
         log_is(&w, "working|Build failed: build was cancelled");
 }
 
+static struct world *parent_world;
+static bool held_at_submit;
+
+/* The parent's template is deleted in the last moment in which the queue does not know the child yet. */
+static void delete_parent(const struct build_job *job)
+{
+        struct build_record *b;
+        struct error err;
+        char **builds;
+
+        assert_int_equal(records_build_get(parent_world->t->records, job->parent->build_id, &b, &err), 0);
+        assert_int_equal(records_template_delete(parent_world->t->records, b->template_id, &builds, &err), 0);
+        name_list_free(builds);
+        build_record_free(b);
+        held_at_submit = template_service_builds_on(parent_world->service, job->parent->build_id);
+}
+
+/* The answer's status is checked; the build's ID, which the caller frees. */
+static char *trigger_child(struct world *w, const char *alias, const char *parent)
+{
+        CLEANUP_JSON json_t *body = json_pack("{s:s}", "fromTemplate", parent);
+        struct http_request http = {};
+        struct api_request request = { .http = &http, .json = body, .team = w->team };
+        struct api_response response = {};
+        struct registered g = {};
+        struct error err;
+        char *id;
+
+        assert_int_equal(temporary_register(w->t, w->team, alias, "v1", &g, &err), 0);
+        request.params[0] = g.template->id;
+        request.params[1] = g.build->id;
+        assert_int_equal(templates_trigger(w->service, &request, &response, &err), 0);
+        assert_int_equal(response.status, 202);
+        id = xstrdup(g.build->id);
+        registered_free(&g);
+        return id;
+}
+
+/* Housekeeping never finds the parent of a build unused: not between its resolution and the queue, nor until the build has ended. */
+static void parent_is_held(void **state)
+{
+        CLEANUP(world_free) struct world w = world_new(state);
+        CLEANUP_FREE char *parent = temporary_ready(w.t, w.team, "parent", "v1"), *child = NULL, *late = NULL;
+        struct build_record *b;
+        struct error err;
+
+        parent_world = &w;
+        on_submit = delete_parent;
+        child = trigger_child(&w, "child", "parent");
+        on_submit = NULL;
+        assert_string_equal(submitted, child);
+        assert_true(held_at_submit);
+        assert_int_equal(keeper_cancel(w.service, child, &err), 0);
+        assert_true(template_service_builds_on(w.service, parent)); /* its VM still runs */
+        w.events.failed(w.events.data, child, "build was cancelled", NULL);
+        assert_false(template_service_builds_on(w.service, parent));
+
+        late = trigger_child(&w, "late", "parent");
+        assert_int_equal(records_build_get(w.t->records, late, &b, &err), 0);
+        assert_string_equal(b->reason, "template 'parent' not found");
+        assert_string_equal(b->reason_step, "base");
+        build_record_free(b);
+}
+
 static void submit_fails(void **state)
 {
         CLEANUP(world_free) struct world w = world_new(state);
@@ -255,7 +339,7 @@ static void cleans_uploads(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                TEST(ready), TEST(ready_old_version), TEST(failed), TEST(cancels), TEST(submit_fails), TEST(flushes_by_itself),
+                TEST(ready), TEST(ready_old_version), TEST(failed), TEST(cancels), TEST(parent_is_held), TEST(submit_fails), TEST(flushes_by_itself),
                 TEST(cleans_uploads),
         };
         int r = cmocka_run_group_tests(tests, NULL, NULL);
