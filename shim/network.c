@@ -7,6 +7,7 @@
 int network_begin(struct shim *s, struct error *err)
 {
         struct net_config c = {.slot = (unsigned)s->slot,
+                               .owner = s->dir,
                                .allow_private = json_bool(s->config, "allow_private_network", false)};
 
         int r;

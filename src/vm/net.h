@@ -24,6 +24,8 @@ struct net_config {
         unsigned slot;       /* below NET_SLOTS, held by the caller alone on this host */
         bool allow_private;  /* lifts the denial of private ranges (sandbox-api 13.2); for builds on a site whose
                                 package mirror or registry has a private address */
+        const char *owner;   /* alias of the host's end of the link, for whoever looks at it (`ip link`); cut at 255 bytes;
+                                or NULL. Borrowed until net_finish() */
 };
 
 struct net;

@@ -92,6 +92,13 @@ const filesOf = (p) => {
   } catch { return [] }
 }
 
+// Host ends of the networks of VMs of the data directory `data`: their alias is the VM's directory.
+export function links(data) {
+  return fs.readdirSync('/sys/class/net').filter((name) => {
+    try { return fs.readFileSync(`/sys/class/net/${name}/ifalias`, 'utf8').startsWith(`${data}/`) } catch { return false }
+  })
+}
+
 // Processes and mounts that belong to the data directory of this run: whoever has a file of it open or for an argument.
 export function traces() {
   const processes = fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).filter((p) => {

@@ -119,7 +119,7 @@ static void carry(int from, int to)
 
 int main(int argc, char **argv)
 {
-        struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .allow_private = argc > 2};
+        struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .allow_private = argc > 2, .owner = "/data/helper"};
         struct error err = {};
         struct net *net = NULL;
         int64_t start = clock_monotonic_ns();

@@ -93,6 +93,7 @@ expect "the shim reaches a guest's port" 0 ask $a_pid tcp 169.254.0.21 80 169.25
 expect "the world does not reach a guest" 1 in_world python3 "$tmp/ask.py" tcp 10.200.0.22 80 x
 expect "the host's table survives a second setup" 0 sh -c 'nft list table ip vmon | grep -q masquerade'
 expect "the gateway's MAC is fixed" 0 sh -c "nsenter -t $a_pid -n ip link show tap0 | grep -q 02:fc:00:00:00:06"
+expect "the host's end says whose it is" 0 sh -c 'ip link show vmon5 | grep -q "alias /data/helper$"'
 expect "no IPv6 on the host's end" 1 sh -c 'ip -6 addr show dev vmon5 | grep -q inet6'
 
 # The kernel removes a namespace's links a moment after its last process: wait for the event, at most 10 s.
