@@ -272,6 +272,8 @@ static int authenticate(void *data, const char *key, void **ret_team, bool *ret_
         if (r < 0)
                 return r;
         *ret_blocked = team->blocked;
+        if (team->blocked && team->blocked_reason && *team->blocked_reason)
+                error_set(err, ERROR_FORBIDDEN, "team is blocked: %s", team->blocked_reason);
         *ret_team = team;
         return 0;
 }

@@ -13,7 +13,7 @@ const build = (template, name, lines) =>
     onBuildLogs: (e) => { lines?.push(e.message); logTo(name)(e) },
   })
 
-test('a busybox image becomes a template and a sandbox runs commands', async () => {
+test('82 221 a busybox image becomes a template and a sandbox runs commands', async () => {
   await busyboxTemplate()
   const sandbox = await Sandbox.create('busybox')
   try {
@@ -63,7 +63,7 @@ test('COPY, ENV, RUN, WORKDIR and USER steps act as the contract says', async ()
   }
 })
 
-test('an identical rebuild is cached step by step', async () => {
+test('215 an identical rebuild is cached step by step', async () => {
   const make = () => busybox().runCmd('echo one').runCmd('echo two')
   await build(make(), 'cached', [])
   const lines = []
@@ -72,7 +72,7 @@ test('an identical rebuild is cached step by step', async () => {
   assert.ok(lines.some((l) => /^CACHED \[builder 2\/2\] RUN echo two/.test(l)))
 })
 
-test('a failing step rejects with BuildError that points at the call', async () => {
+test('116 126 a failing step rejects with BuildError that points at the call', async () => {
   const template = busybox().runCmd('exit 3')
   await assert.rejects(build(template, 'failing'), (error) => {
     assert.ok(error instanceof BuildError, String(error))
@@ -85,7 +85,7 @@ test('a failing step rejects with BuildError that points at the call', async () 
   assert.equal(failing.buildStatus, 'error')
 })
 
-test('an unknown image is an error of the base step that names it', async () => {
+test('117 an unknown image is an error of the base step that names it', async () => {
   await assert.rejects(build(Template().fromImage(image('nothing:here')), 'no-image'), (error) => {
     assert.ok(error instanceof BuildError)
     assert.match(error.message, /nothing/)

@@ -41,7 +41,7 @@ test('the surroundings of a step do not depend on whether the step before it was
   assert.ok(cold.out.includes('vibemon') && !cold.out.includes('x') && !cold.out.some((l) => /sleep|swap/.test(l)), cold.out.join('\n'))
 })
 
-test('D3.33 D3.34 COPY of the same content is cached, whoever owns it and in whatever order it was made', async () => {
+test('218 D3.33 D3.34 COPY of the same content is cached, whoever owns it and in whatever order it was made', async () => {
   const context = fs.mkdtempSync(path.join(os.tmpdir(), 'vmon-context-'))
   const make = (names) => {
     fs.rmSync(path.join(context, 'tree'), { recursive: true, force: true })
@@ -64,7 +64,7 @@ test('D3.33 D3.34 COPY of the same content is cached, whoever owns it and in wha
   }
 })
 
-test('D3.36 what a step removed stays removed; skipCache rebuilds from where it stands', async () => {
+test('216 217 D3.36 what a step removed stays removed; skipCache rebuilds from where it stands', async () => {
   const random = 'cat /proc/sys/kernel/random/uuid >/r; cat /r'
   const steps = (template) => template.runCmd(`${run}; echo one >/one; echo two >/two`, { user: 'root' }).runCmd(`rm /two; ${random}`, { user: 'root' })
   const list = 'ls /; cat /r'

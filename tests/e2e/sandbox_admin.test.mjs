@@ -10,7 +10,7 @@ import { busybox, dir, logTo, request } from './lib.mjs'
 const admin = (...words) => execFileSync(process.env.VMON, ['admin', '--data-dir', path.join(dir, 'data'), '--cluster-url',
   `http://127.0.0.1:${process.env.VMON_E2E_CLUSTER_PORT}`, ...words], { encoding: 'utf8' })
 
-test('the administrator sees, reads and kills sandboxes; a deleted template goes with its last one', async () => {
+test('147 the administrator sees, reads and kills sandboxes; a deleted template goes with its last one', async () => {
   await Template.build(busybox(), 'admin', { cpuCount: 1, memoryMB: 512, onBuildLogs: logTo('admin') })
   const sandbox = await Sandbox.create('admin')
   const listed = JSON.parse(admin('list-sandboxes', '--json')).find((s) => s.sandboxID === sandbox.sandboxId)

@@ -46,7 +46,7 @@ test('the copied tree kept its dot file, link and mode', async () => {
   assert.deepEqual(out.split('\n'), ['/srv/app', 'hidden../server.py', '750 user:user', '750 user:user', '750 user:user', ''])
 })
 
-test('the distribution runs as a user expects', async () => {
+test('189 220 222 the distribution runs as a user expects', async () => {
   const run = async (cmd) => (await sandbox.commands.run(cmd)).stdout.trim()
   assert.equal(await run('cat /proc/1/comm'), 'systemd')
   assert.equal(await run('sudo -n id -un'), 'root')

@@ -111,6 +111,44 @@ static void explicit_namespace_takes_no_id(void **state)
         free(message);
 }
 
+/* Item 178 of template-api 18: an ID wins over an alias that looks like it. IDs are drawn at random, so the template with the ID
+ * of the alias is a copy of another's record. */
+static void id_wins_over_alias(void **state)
+{
+        static const char id[] = "k3v9q0m2x7c1b8n4d5f6";
+        CLEANUP(world_free) struct world w = world_new(state);
+        char *of_alias = temporary_ready(w.t, w.acme, id, "v1"), *of_web = temporary_ready(w.t, w.acme, "web", "v1"), *web = template_of(&w, of_web);
+        char *from = xasprintf("template/%s", web), *to = xasprintf("template/%s", id), *tagged = xasprintf("acme/%s:v1", id);
+        struct template_record *t = NULL;
+        struct store_value v;
+        struct name_ref n = {};
+        struct error err;
+        json_t *j;
+
+        means(&w, w.acme, id, of_alias);
+        assert_int_equal(store_get(w.t->store, from, &v, &err), 0);
+        j = json_loads(v.data, 0, NULL);
+        json_object_set_new(j, "id", json_string(id));
+        free(v.data);
+        v.data = json_dumps(j, 0);
+        assert_int_equal(store_put(w.t->store, to, v.data, strlen(v.data), &err), 0);
+        assert_int_equal(name_parse(id, &n, &err), 0);
+        assert_int_equal(records_template_find(w.t->records, w.acme, &n, &t, &err), 0);
+        assert_string_equal(t->id, id);
+        assert_string_equal(t->aliases[0], "web");
+        means(&w, w.acme, tagged, of_alias); /* with a namespace it can only be the alias */
+        name_ref_clear(&n);
+        template_record_free(t);
+        json_decref(j);
+        store_value_free(&v);
+        free(of_alias);
+        free(of_web);
+        free(web);
+        free(from);
+        free(to);
+        free(tagged);
+}
+
 static void foreign_references(void **state)
 {
         CLEANUP(world_free) struct world w = world_new(state);
@@ -224,7 +262,7 @@ static void without_ready_build(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                TEST(own_references), TEST(explicit_namespace_takes_no_id), TEST(foreign_references), TEST(bare_aliases),
+                TEST(own_references), TEST(explicit_namespace_takes_no_id), TEST(id_wins_over_alias), TEST(foreign_references), TEST(bare_aliases),
                 TEST(bare_alias_stays_with_its_holder), TEST(tags_move_when_ready), TEST(without_ready_build),
         };
 
