@@ -14,7 +14,7 @@ install_packages() {
     [ -z "$missing" ] && return 0
     echo "installing:$missing"
     # shellcheck disable=SC2086
-    apk add --no-cache $missing || fail "apk could not install the packages that a template needs:$missing"
+    apk add --no-cache $missing || install_failed apk "$missing"
 }
 
 refresh_certificates() { update-ca-certificates; }

@@ -17,7 +17,7 @@ install_packages() {
     [ -d /etc/pacman.d/gnupg ] || { pacman-key --init && pacman-key --populate; }
     # shellcheck disable=SC2086
     pacman -Syu --noconfirm --needed $missing ||
-        fail "pacman could not install the packages that a template needs:$missing"
+        install_failed pacman "$missing"
 }
 
 refresh_certificates() { update-ca-trust; }

@@ -2,8 +2,8 @@
 ensure_certificates() {
     [ "$INIT_SYSTEM" = agent ] && return 0
     [ -s /etc/ssl/certs/ca-certificates.crt ] && return 0
-    refresh_certificates || fail "the CA certificates could not be refreshed"
-    [ -s /etc/ssl/certs/ca-certificates.crt ] || fail "there is no CA bundle at /etc/ssl/certs/ca-certificates.crt"
+    refresh_certificates || fail "the CA certificates could not be refreshed; check the ca-certificates package of the image"
+    [ -s /etc/ssl/certs/ca-certificates.crt ] || fail "there is no CA bundle at /etc/ssl/certs/ca-certificates.crt; check the ca-certificates package of the image"
 }
 
 set_up_shell() {
@@ -180,9 +180,9 @@ set_up_systemd() {
     write_envd_unit
     write_drop_ins
     systemctl -q mask serial-getty@ttyS0.service systemd-networkd-wait-online.service systemd-firstboot.service \
-        chrony-wait.service systemd-binfmt.service e2scrub_reap.service || fail "systemctl mask failed"
+        chrony-wait.service systemd-binfmt.service e2scrub_reap.service || fail "systemctl could not mask units; check the systemd package of the image"
     systemctl -q enable envd.service vmon-seed-certs.service vmon-chrony-source.service ||
-        fail "systemctl enable envd failed"
+        fail "systemctl could not enable the agent; check the systemd package of the image"
     systemctl -q enable "$CHRONY_UNIT.service" "$SSH_UNIT.service" || warn "time synchronisation or SSH could not be enabled"
 }
 
@@ -203,7 +203,7 @@ link_init() {
             return 0
         fi
     done
-    fail "systemd is not installed"
+    fail "systemd is not there although its package is; use an image with a complete one"
 }
 
 set_up_openrc() {
@@ -234,7 +234,7 @@ END
     for s in devfs sysfs procfs dmesg mdev; do rc-update -q add "$s" sysinit || :; done
     for s in localmount sysctl hostname bootmisc networking; do rc-update -q add "$s" boot || :; done
     for s in "$CHRONY_UNIT" "$SSH_UNIT"; do rc-update -q add "$s" default || warn "service $s could not be enabled"; done
-    rc-update -q add envd default || fail "the agent's service could not be enabled"
+    rc-update -q add envd default || fail "the agent's service could not be enabled; check the openrc package of the image"
 }
 
 record() {

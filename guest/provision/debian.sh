@@ -29,7 +29,7 @@ END
 
 # A version without that trigger leaves it to us.
 remove_tools() {
-    if [ -e "$TOOLS/certificates-due" ]; then update-ca-certificates || fail "update-ca-certificates failed"; fi
+    if [ -e "$TOOLS/certificates-due" ]; then update-ca-certificates || fail "update-ca-certificates failed; check the certificates that the image or a step put in its stores"; fi
     rm -rf "$TOOLS"
 }
 
@@ -98,10 +98,10 @@ install_packages() {
     make_tools
     forbid_services
     if ! try_install; then
-        uses_debian_hosts || fail "apt-get could not install the packages that a template needs:$missing"
+        uses_debian_hosts || install_failed apt-get "$missing"
         warn "installing packages failed; this release may have reached its end of life: its apt sources now use archive.debian.org"
         use_archive
-        try_install || fail "apt-get could not install the packages that a template needs, not from archive.debian.org either:$missing"
+        try_install || install_failed apt-get "$missing" ", not from archive.debian.org either"
     fi
     allow_services
     remove_tools

@@ -1,15 +1,21 @@
 # Helpers of the guest scripts. vmon sends a script as lib.sh plus the parts it needs, with values set in front, to
 # /bin/sh as root; so everything here is plain POSIX shell that dash and busybox run too.
 #
-# Lines on standard output go to the build log at debug. Two kinds are for vmon itself:
+# Output goes to the build log at debug. Three kinds of lines are for vmon itself (src/build/script_output.c):
 #   ::warn:: TEXT     a warning in the build log
 #   ::set:: KEY=VALUE a result
+#   ::fail:: TEXT     the reason of the failure: one line with what went wrong and what to do about it
 set -u
 umask 022
 
 warn() { printf '::warn:: %s\n' "$*"; }
 result() { printf '::set:: %s=%s\n' "$1" "$2"; }
-fail() { printf '%s\n' "$*" >&2; exit 1; }
+fail() { printf '::fail:: %s\n' "$*" >&2; exit 1; }
+# install_failed MANAGER PACKAGES [WHERE]
+install_failed() {
+    fail "$1 could not install the packages that a template needs${3:-}:$2; check that its package sources have them and can be" \
+        "reached from the VM, or use an image that brings them"
+}
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # append_once FILE LINE

@@ -28,8 +28,8 @@ install_packages() {
     elif have yum; then
         yum -y install $missing
     else
-        fail "this image has neither dnf nor microdnf nor yum to install the packages that a template needs:$missing"
-    fi || fail "the package manager could not install the packages that a template needs:$missing"
+        fail "this image has neither dnf nor microdnf nor yum to install the packages that a template needs:$missing; use an image that has one or brings them"
+    fi || install_failed "the package manager" "$missing"
     missing_packages
     [ -z "$missing" ] || warn "this distribution does not have these packages that templates usually have:$missing"
 }

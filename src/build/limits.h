@@ -13,8 +13,8 @@
  * store would split it anew. */
 #define BUILD_LOG_LINE_MAX (30 * 1024)
 #define BUILD_STEP_TEXT_MAX 2048       /* bytes of a step that its log line and its error show */
-#define BUILD_SCRIPT_TAIL_LINES 30     /* last lines of a failed script that are appended to the error */
-#define BUILD_SCRIPT_TAIL_MAX 3072     /* and their bytes */
+#define BUILD_SCRIPT_TAIL_LINES 30     /* last lines of a failed script that the log repeats at error */
+#define BUILD_SCRIPT_REASON_MAX 512    /* bytes of its last line in the reason, where the script gives none */
 
 #define BUILD_IMAGE_MB_MAX 25000       /* unpacked size of a base image (template-api 10.3) */
 #define BUILD_BOOT_SECONDS 300         /* power on to the agent's answer; software emulation is slow */

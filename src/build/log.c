@@ -166,20 +166,12 @@ void output_log_end(struct output_log *o)
         line_splitter_end(&o->err);
 }
 
-char *output_log_tail(const struct output_log *o)
+char *output_log_last(const struct output_log *o, size_t max)
 {
-        struct buf b = {};
+        const char *line = o->tail_count ? o->tail[o->tail_count - 1] : "";
+        size_t len = strlen(line);
 
-        for (size_t i = 0; i < o->tail_count; i++)
-                buf_addf(&b, "%s%s", i ? "\n" : "", o->tail[i]);
-        if (b.len > BUILD_SCRIPT_TAIL_MAX) {
-                size_t drop = b.len - BUILD_SCRIPT_TAIL_MAX;
-
-                while (drop < b.len && ((unsigned char)b.data[drop] & 0xc0) == 0x80)
-                        drop++;
-                buf_consume(&b, drop);
-        }
-        return buf_steal(&b);
+        return xstrndup(line, len > max ? cut(line, max) : len);
 }
 
 void output_log_free(struct output_log *o)

@@ -55,8 +55,8 @@ void output_log_init(struct output_log *o, const struct build_log *log, int leve
 /* Matches agent_process.on_output; `stream` 2 is stderr. */
 void output_log_feed(struct output_log *o, int stream, const char *data, size_t len);
 void output_log_end(struct output_log *o);
-/* The kept lines joined by newlines, at most BUILD_SCRIPT_TAIL_MAX bytes (the last ones); the caller frees. */
-char *output_log_tail(const struct output_log *o);
+/* The last line ("" when there was none), cut between characters to at most `max` bytes; the caller frees. */
+char *output_log_last(const struct output_log *o, size_t max);
 void output_log_free(struct output_log *o);
 
 /* "1m12s", "45s", "1h0m5s": as upstream prints durations. The caller frees. */

@@ -92,7 +92,7 @@ struct guest_script {
         const char *what;         /* for the error: "configuration script" */
 };
 /* Runs it; output is logged at debug, warnings at warn. `ret` (may be NULL) is an object of what it set. A failure
- * is "<what> failed: exit status N" with the last lines of output. */
+ * is the one line of script_output_failure(). */
 int guest_run_script(struct pipeline *p, const struct guest_script *s, json_t **ret, struct error *err);
 
 /* SHA-256 over all provisioning scripts: part of a base's key. */

@@ -6,10 +6,8 @@
 #include "build/context.h"
 #include "build/limits.h"
 #include "build/pipeline.h"
+#include "build/script_output.h"
 #include "build/scripts.h"
-
-#define WARN_MARK "::warn:: "
-#define SET_MARK "::set:: "
 
 void guest_scripts_hash(char *ret)
 {
@@ -26,29 +24,9 @@ void guest_scripts_hash(char *ret)
 
 /* agent_process carries one pointer for both callbacks. */
 struct script_run {
-        struct output_log output;
+        struct script_output said;
         struct pipeline *p;
-        json_t *set; /* what the script told us */
 };
-
-/* Lines that are meant for us. */
-static bool take_line(const char *line, void *data)
-{
-        struct script_run *s = data;
-        const char *eq;
-
-        if (str_starts(line, WARN_MARK)) {
-                build_log(&s->p->run->log, LOG_LEVEL_WARN, "%s", line + strlen(WARN_MARK));
-                return true;
-        }
-        eq = str_starts(line, SET_MARK) ? strchr(line, '=') : NULL;
-        if (eq) {
-                CLEANUP_FREE char *key = xstrndup(line + strlen(SET_MARK), (size_t)(eq - line) - strlen(SET_MARK));
-
-                json_object_set_new(s->set, key, json_string(eq + 1));
-        }
-        return eq;
-}
 
 static char *join(const char *const *parts)
 {
@@ -63,7 +41,7 @@ static void on_script_output(int stream, const char *data, size_t len, void *run
 {
         struct script_run *s = run;
 
-        output_log_feed(&s->output, stream, data, len);
+        output_log_feed(&s->said.output, stream, data, len);
 }
 
 static bool script_cancelled(void *run)
@@ -73,19 +51,12 @@ static bool script_cancelled(void *run)
         return build_run_stopped(s->p->run);
 }
 
-static int failed(const struct guest_script *s, const struct agent_exit *exit, const struct output_log *o, struct error *err)
-{
-        CLEANUP_FREE char *tail = output_log_tail(o);
-
-        return error_set(err, ERROR_INVALID, "%s failed: %s%s%s", s->what, exit->status, *tail ? ": " : "", tail);
-}
-
 int guest_run_script(struct pipeline *p, const struct guest_script *s, json_t **ret, struct error *err)
 {
         CLEANUP_FREE char *text = join(s->parts);
         const char *const plain[] = {"/bin/sh", "-c", text, NULL}, *const login[] = {"/bin/bash", "-l", "-c", text, NULL};
-        CLEANUP_JSON json_t *set = json_object();
-        struct script_run run = {.p = p, .set = set};
+        CLEANUP_FREE char *failure = NULL;
+        struct script_run run = {.p = p};
         char **env = s->login ? build_env_list(p->context.env, true) : NULL;
         struct agent_process process = {
                 .argv = s->login ? login : plain, .user = "root", .cwd = "/", .env = (const char *const *)env,
@@ -93,18 +64,18 @@ int guest_run_script(struct pipeline *p, const struct guest_script *s, json_t **
         struct agent_exit exit = {};
         int r;
 
-        output_log_init(&run.output, &p->run->log, LOG_LEVEL_DEBUG, s->prefix, false);
-        run.output.take = take_line;
-        run.output.take_data = &run;
+        script_output_init(&run.said, &p->run->log, s->prefix);
         r = agent_run(p->vm, &process, &exit, err);
-        output_log_end(&run.output);
-        if (r < 0)
+        output_log_end(&run.said.output);
+        if (r < 0) {
                 r = error_wrap(err, r, "%s failed", s->what);
-        else if (exit.code != 0)
-                r = failed(s, &exit, &run.output, err);
-        else if (ret)
-                *ret = STEAL(set);
-        output_log_free(&run.output);
+        } else if (exit.code != 0) {
+                failure = script_output_failure(&run.said, s->what, exit.status);
+                r = error_set(err, ERROR_INVALID, "%s", failure);
+        } else if (ret) {
+                *ret = json_incref(run.said.set);
+        }
+        script_output_free(&run.said);
         build_env_free(env);
         return r;
 }

@@ -77,7 +77,8 @@ configure() { guest "$1" $'TEMPLATE_ID=t1\nBUILD_ID=b1' lib user configure; }
 
 set_of() { printf '%s\n' "$output" | sed -n "s/^::set:: $1=//p"; }
 warned() { printf '%s\n' "$output" | grep '^::warn::' | grep -qF -- "$1"; }
-said() { printf '%s\n' "$output" | grep -qF -- "$1"; }
+# failed_with TEXT: the reason, one line, has it.
+failed_with() { [ "$(printf '%s\n' "$output" | grep -c '^::fail:: ')" = 1 ] && printf '%s\n' "$output" | sed -n '$p' | grep '^::fail:: ' | grep -qF -- "$1"; }
 called() { grep -qxF -- "$2" "$1/stand-in/calls"; }
 calls_of() { grep -cE "^$2( |\$)" "$1/stand-in/calls"; }
 has_line() { grep -qxF -- "$2" "$1"; }
