@@ -1,4 +1,5 @@
 /* Aliases and tags (template-api 4.10, 4.11). */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "api/templates-internal.h"
@@ -44,13 +45,13 @@ static void cleanup_list(char ***list)
 }
 
 /* Only exactly this tag, or this build: an assignment does not guess. */
-static int target_build(struct template_service *s, const struct template_record *t, const struct name_ref *n, const char *target,
-                        struct build_record **ret, struct error *err)
+static int assign(struct template_service *s, const struct template_record *t, const struct name_ref *n, const char *target, char **tags,
+                  char **ret_build_id, struct error *err)
 {
         const char *tag = n->tag ? n->tag : NAME_TAG_DEFAULT;
-        int r = records_build_of_tag(s->records, t, tag, ret, err);
+        int r = records_tags_copy(s->records, t->id, tag, tags, ret_build_id, err);
 
-        return r == 0 && !*ret ? error_set(err, ERROR_NOT_FOUND, "Template '%s' with tag '%s' not found", target, tag) : r;
+        return r == -ENOENT ? error_set(err, ERROR_NOT_FOUND, "Template '%s' with tag '%s' not found", target, tag) : r;
 }
 
 /* A namespace in the body of a change must be one's own (template-api 4.11). */
@@ -72,8 +73,8 @@ HANDLER(templates_tags_assign)
         struct template_service *s = data;
         CLEANUP(name_ref_clear) struct name_ref n = {};
         CLEANUP(cleanup_template) struct template_record *t = NULL;
-        CLEANUP(cleanup_build) struct build_record *b = NULL;
         CLEANUP(cleanup_list) char **tags = NULL;
+        CLEANUP_FREE char *build_id = NULL;
         const char *target;
         json_t *array;
         int r = body_string(request->json, "target", &target, err);
@@ -85,16 +86,14 @@ HANDLER(templates_tags_assign)
         if (r >= 0)
                 r = template_by_reference(s, request->team, target, what, &t, &n, err);
         if (r >= 0)
-                r = target_build(s, t, &n, target, &b, err);
-        if (r >= 0)
-                r = records_tags_assign(s->records, t->id, b->id, tags, err);
+                r = assign(s, t, &n, target, tags, &build_id, err);
         if (r < 0)
                 return r;
         array = json_array();
         for (char **tag = tags; *tag; tag++)
                 json_array_append_new(array, json_string(*tag));
         response->status = 201;
-        response->json = json_pack("{s:o, s:s}", "tags", array, "buildID", b->id);
+        response->json = json_pack("{s:o, s:s}", "tags", array, "buildID", build_id);
         return 0;
 }
 
@@ -130,13 +129,16 @@ HANDLER(templates_tags_delete)
 HANDLER(templates_tags_list)
 {
         struct template_service *s = data;
-        CLEANUP(cleanup_template) struct template_record *t = NULL;
+        CLEANUP(cleanup_template) struct template_record *t = NULL, *still = NULL;
         struct tag_record *tags;
         size_t count;
         int r = template_by_reference(s, request->team, request->params[0], "Invalid template ID", &t, NULL, err);
 
         if (r >= 0)
                 r = records_tags_list(s->records, t->id, &tags, &count, err);
+        /* A delete that came meanwhile is removing them one by one. */
+        if (r >= 0 && (r = records_template_get(s->records, t->id, &still, err)) < 0)
+                tag_records_free(tags, count);
         if (r < 0)
                 return r;
         response->status = 200;

@@ -1,4 +1,4 @@
-/* Builds: the state machine waiting -> building -> ready | error, its record, and the index of what is active.
+/* Builds: the record, its moves through the states of build_state.h, and the index of what is active.
  *
  *   waiting   registered; not triggered yet
  *   building  triggered (queued or running); interrupted ones become error at the next start
@@ -15,21 +15,6 @@
 #include "base/rand.h"
 #include "base/str.h"
 #include "store/internal.h"
-
-static const char *const state_names[] = { "waiting", "building", "ready", "error" };
-
-const char *build_state_name(enum build_state s)
-{
-        return state_names[s];
-}
-
-static enum build_state state_from(const char *name)
-{
-        for (int i = BUILD_WAITING; i < BUILD_ERROR; i++)
-                if (streq(state_names[i], name))
-                        return i;
-        return BUILD_ERROR;
-}
 
 void build_record_free(struct build_record *b)
 {
@@ -115,7 +100,7 @@ static int build_from_json(struct records *r, const json_t *j, struct build_reco
 
         b->id = json_dup(j, "id");
         b->template_id = json_dup(j, "template");
-        b->state = state_from(json_str(j, "state"));
+        b->state = build_state_from(json_str(j, "state"));
         b->vcpus = (unsigned)json_int(j, "vcpus", 0);
         b->memory_mb = (unsigned)json_int(j, "memory_mb", 0);
         b->disk_mb = (unsigned)json_int(j, "disk_mb", 0);
@@ -211,9 +196,8 @@ static int start_once(struct records *r, const char *id, struct error *err)
 
         if (x < 0)
                 return x;
-        if (b->state != BUILD_WAITING)
+        if (!build_state_next(b->state, BUILD_EVENT_TRIGGER, &b->state))
                 return error_set(err, ERROR_CONFLICT, "build is not in waiting state");
-        b->state = BUILD_BUILDING;
         b->started_ns = records_now(r);
         txn_expect(txn, revision, "build/%s", id);
         txn_put_json(txn, build_to_json(r, b), "build/%s", id);
@@ -299,12 +283,11 @@ static int ready_once(struct records *r, const struct build_record *result, stru
                 x = template_load(r, b->template_id, &t, &template_revision, err);
         if (x < 0)
                 return x;
-        if (b->state != BUILD_BUILDING)
+        if (!build_state_next(b->state, BUILD_EVENT_READY, &b->state))
                 return error_set(err, ERROR_CONFLICT, "the build is no longer building");
         if (t->deleted)
                 return error_set(err, ERROR_CONFLICT, "the build's template was deleted");
         take_result(b, result);
-        b->state = BUILD_READY;
         b->finished_ns = records_now(r);
         return ready_commit(r, b, revision, t, template_revision, err);
 }
@@ -314,7 +297,7 @@ int records_build_ready(struct records *r, const struct build_record *result, st
         return records_retry(r, err, ready_once(r, result, err));
 }
 
-int build_fail_locked(struct records *r, const char *id, const char *reason, const char *step, struct error *err)
+int build_fail_locked(struct records *r, const char *id, enum build_event event, const char *reason, const char *step, struct error *err)
 {
         CLEANUP(cleanup_build) struct build_record *b = NULL;
         CLEANUP(cleanup_template) struct template_record *t = NULL;
@@ -322,12 +305,11 @@ int build_fail_locked(struct records *r, const char *id, const char *reason, con
         int64_t revision;
         int x = build_load(r, id, &b, &revision, err);
 
-        if (x < 0 || b->state == BUILD_READY || b->state == BUILD_ERROR)
+        if (x < 0 || !build_state_next(b->state, event, &b->state))
                 return x;
         x = template_load(r, b->template_id, &t, NULL, err);
         if (x < 0)
                 return x;
-        b->state = BUILD_ERROR;
         b->finished_ns = records_now(r);
         b->reason = (free(b->reason), xstrdup(reason));
         b->reason_step = (free(b->reason_step), xstrdup_or_null(step));
@@ -339,47 +321,36 @@ int build_fail_locked(struct records *r, const char *id, const char *reason, con
 
 int records_build_fail(struct records *r, const char *id, const char *reason, const char *step, struct error *err)
 {
-        return records_retry(r, err, build_fail_locked(r, id, reason, step, err));
+        return records_retry(r, err, build_fail_locked(r, id, BUILD_EVENT_FAIL, reason, step, err));
 }
 
-/* Fails the active builds that `chosen` picks; returns how many. */
-static int fail_chosen(struct records *r, bool (*chosen)(const struct build_record *b, int64_t before_ns), int64_t before_ns,
-                       const char *reason, struct error *err)
+/* Ends the active builds registered before `before_ns` that `event` moves; returns how many. */
+static int fail_all(struct records *r, enum build_event event, int64_t before_ns, const char *reason, struct error *err)
 {
         struct build_record **active;
+        enum build_state to;
         size_t count;
         int x = builds_active(r, NULL, NULL, &active, &count, err), failed = 0;
 
         if (x < 0)
                 return x;
         for (size_t i = 0; x == 0 && i < count; i++)
-                if (chosen(active[i], before_ns)) {
-                        x = records_build_fail(r, active[i]->id, reason, NULL, err);
+                if (active[i]->created_ns < before_ns && build_state_next(active[i]->state, event, &to)) {
+                        x = records_retry(r, err, build_fail_locked(r, active[i]->id, event, reason, NULL, err));
                         failed++;
                 }
         build_records_free(active, count);
         return x < 0 ? x : failed;
 }
 
-static bool is_building(const struct build_record *b, int64_t before_ns)
-{
-        (void)before_ns;
-        return b->state == BUILD_BUILDING;
-}
-
-static bool waits_since(const struct build_record *b, int64_t before_ns)
-{
-        return b->state == BUILD_WAITING && b->created_ns < before_ns;
-}
-
 int records_builds_interrupted(struct records *r, const char *reason, struct error *err)
 {
-        return fail_chosen(r, is_building, 0, reason, err);
+        return fail_all(r, BUILD_EVENT_INTERRUPT, INT64_MAX, reason, err);
 }
 
 int records_builds_expire(struct records *r, int64_t before_ns, struct error *err)
 {
-        return fail_chosen(r, waits_since, before_ns, BUILD_REASON_WAITED, err);
+        return fail_all(r, BUILD_EVENT_EXPIRE, before_ns, BUILD_REASON_WAITED, err);
 }
 
 int records_build_list(struct records *r, const char *template_id, const struct list_cursor *after, size_t limit,

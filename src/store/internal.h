@@ -120,5 +120,5 @@ int build_load(struct records *r, const char *id, struct build_record **ret, int
 /* The waiting and building builds of a team (NULL: of all) and a template (NULL: of all). Freed with build_records_free(). */
 int builds_active(struct records *r, const char *team_id, const char *template_id, struct build_record ***ret, size_t *count,
                   struct error *err);
-/* records_build_fail() for callers that hold the lock: one attempt. */
-int build_fail_locked(struct records *r, const char *id, const char *reason, const char *step, struct error *err);
+/* Ends a build with an error for callers that hold the lock: one attempt. A no-op where `event` does not move the build. */
+int build_fail_locked(struct records *r, const char *id, enum build_event event, const char *reason, const char *step, struct error *err);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "store/build_state.h"
 #include "store/names.h"
 #include "store/secret.h"
 #include "store/store.h"
@@ -50,9 +51,6 @@ static inline void cleanup_template(struct template_record **t)
 {
         template_record_free(*t);
 }
-
-enum build_state { BUILD_WAITING = 0, BUILD_BUILDING, BUILD_READY, BUILD_ERROR };
-const char *build_state_name(enum build_state s); /* "waiting" … (template-api W9) */
 
 struct build_record {
         char *id; /* UUID */
@@ -180,6 +178,10 @@ struct tag_record {
 void tag_records_free(struct tag_record *tags, size_t count);
 /* Points `tags` (NULL-terminated, at most NAME_TAGS_MAX) at a ready build of the template; NOT_FOUND otherwise. */
 int records_tags_assign(struct records *r, const char *template_id, const char *build_id, char *const *tags, struct error *err);
+/* Points `tags` at the build that the tag `from` (or the build ID `from`) names at that moment; its ID comes back (the caller
+ * frees). NOT_FOUND when there is no such ready build. */
+int records_tags_copy(struct records *r, const char *template_id, const char *from, char *const *tags, char **ret_build_id,
+                      struct error *err);
 /* Absent ones are ignored. */
 int records_tags_delete(struct records *r, const char *template_id, char *const *tags, struct error *err);
 /* Sorted by name. */

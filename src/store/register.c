@@ -167,9 +167,9 @@ static int supersede(struct registration *g, struct error *err)
                 struct build_record *b = g->active[i];
                 int x = 0;
 
-                if (b->state == BUILD_WAITING && is_superseded(g, b))
+                if (is_superseded(g, b))
                         do
-                                x = build_fail_locked(g->records, b->id, BUILD_REASON_SUPERSEDED, NULL, err);
+                                x = build_fail_locked(g->records, b->id, BUILD_EVENT_SUPERSEDE, BUILD_REASON_SUPERSEDED, NULL, err);
                         while (x == RECORDS_AGAIN);
                 if (x < 0)
                         return x;
