@@ -14,6 +14,7 @@
  *   tag/<template>/<tag>                  {build, created}
  *   log/<build>/<number>, log-meta/<build>
  *   sandbox/<id>
+ *   schema                                version of all this (schema.h)
  *
  * Writers read what they need with its revisions, and commit on the condition that it still is so. In one process
  * `lock` serialises them, so that conflicts come from other drivers of a cluster only; records_retry() then reads again.

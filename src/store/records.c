@@ -8,14 +8,28 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "store/internal.h"
+#include "store/schema.h"
 
 #define SCAN_PAGE 200
 
+/* Version 1 is the form that the records had before versions were written down. */
+static int migrate_to_1(struct store *s, struct error *err)
+{
+        (void)s;
+        (void)err;
+        return 0;
+}
+
+static const schema_migration migrations[] = { migrate_to_1 };
+
 int records_open(struct store *s, struct records **ret, struct error *err)
 {
-        struct records *r = xcalloc(1, sizeof(*r));
+        struct records *r;
+        int x = schema_open(s, migrations, sizeof(migrations) / sizeof(*migrations), err);
 
-        (void)err;
+        if (x < 0)
+                return x;
+        r = xcalloc(1, sizeof(*r));
         r->store = s;
         pthread_mutex_init(&r->lock, NULL);
         *ret = r;

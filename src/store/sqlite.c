@@ -23,6 +23,7 @@
 
 #define BUSY_TIMEOUT_MS 10000
 #define WAL_KEEP_BYTES (64 << 20)
+#define TABLES_VERSION 1 /* PRAGMA user_version; 0 was the same tables before they had a version */
 
 enum statement { GET, RANGE_FROM, RANGE_AFTER, REVISION, PUT, DELETE, NEXT, BEGIN, COMMIT, ROLLBACK, STATEMENTS };
 
@@ -154,6 +155,31 @@ static int create_private(const char *path, struct error *err)
         return fd < 0 ? error_errno(err, errno, "open %s", path) : 0;
 }
 
+/* Reads the file only: a newer vmon's database must stay as it is. */
+static int check_version(const char *file, struct error *err)
+{
+        sqlite3_stmt *p = NULL;
+        sqlite3 *db = NULL;
+        int version = 0, rc = sqlite3_open_v2(file, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL), r = 0;
+
+        if (rc == SQLITE_OK)
+                rc = sqlite3_busy_timeout(db, BUSY_TIMEOUT_MS);
+        if (rc == SQLITE_OK)
+                rc = sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &p, NULL);
+        if (rc == SQLITE_OK && (rc = sqlite3_step(p)) == SQLITE_ROW)
+                version = sqlite3_column_int(p, 0);
+        if (rc != SQLITE_ROW)
+                r = sqlite_error(db, rc, err, "open");
+        else if (version > TABLES_VERSION)
+                r = error_set(err, ERROR_CONFLICT,
+                              "its tables have version %d and this vmon knows versions up to %d: start the newer vmon again, or restore a "
+                              "backup that was made before the upgrade",
+                              version, TABLES_VERSION);
+        sqlite3_finalize(p);
+        sqlite3_close(db);
+        return r;
+}
+
 int sqlite_open(const char *path, void **ret, struct error *err)
 {
         CLEANUP_FREE char *file = NULL, *setup = NULL;
@@ -162,14 +188,15 @@ int sqlite_open(const char *path, void **ret, struct error *err)
         int r;
 
         r = split_quota(path, &file, &quota_mb, err);
-        if (r < 0 || (r = create_private(file, err)) < 0)
+        if (r < 0 || (r = create_private(file, err)) < 0 || (r = check_version(file, err)) < 0)
                 return r;
         setup = xasprintf("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = %d;"
                           "PRAGMA max_page_count = %llu;"
                           "CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL, revision INTEGER NOT NULL);"
                           "CREATE TABLE IF NOT EXISTS counter (n INTEGER NOT NULL);"
-                          "INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);",
-                          WAL_KEEP_BYTES, quota_mb ? (unsigned long long)quota_mb << 8 : 1073741823ULL);
+                          "INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);"
+                          "PRAGMA user_version = %d;",
+                          WAL_KEEP_BYTES, quota_mb ? (unsigned long long)quota_mb << 8 : 1073741823ULL, TABLES_VERSION);
         s = xcalloc(1, sizeof(*s));
         r = connection_open(&s->writer, file, setup, err);
         if (r == 0)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -91,7 +92,7 @@ static void ranges(void **state)
         range_is(t->store, "a/", "A", 10, "a/1 a/10 a/2 ");
         range_is(t->store, "a/", "z", 10, "");
         range_is(t->store, "c", NULL, 10, "");
-        range_is(t->store, "", NULL, 10, "a a/1 a/10 a/2 a0 b/1 ");
+        range_is(t->store, "", NULL, 10, "a a/1 a/10 a/2 a0 b/1 schema ");
         range_is(t->store, "a/", NULL, 0, "");
 }
 
@@ -109,7 +110,7 @@ static void transactions(void **state)
         store_txn_put(txn, "y", "2", 1);
         store_txn_delete(txn, "x");
         assert_int_equal(store_commit(t->store, txn, &err), 0);
-        range_is(t->store, "", NULL, 10, "y ");
+        range_is(t->store, "", NULL, 10, "schema y ");
         /* Again: both conditions fail, nothing happens. */
         assert_int_equal(store_commit(t->store, txn, &err), -EBUSY);
         assert_int_equal(err.kind, ERROR_CONFLICT);
@@ -119,7 +120,7 @@ static void transactions(void **state)
         store_txn_put(txn, "z", "3", 1);
         store_txn_expect(txn, "y", 0);
         assert_int_equal(store_commit(t->store, txn, &err), -EBUSY);
-        range_is(t->store, "", NULL, 10, "y ");
+        range_is(t->store, "", NULL, 10, "schema y ");
         store_txn_free(txn);
 }
 
@@ -203,6 +204,42 @@ static void bad_urls(void **state)
         free(text);
         free(url);
         free(quota);
+}
+
+static void set_tables_version(const char *path, const char *pragma)
+{
+        sqlite3 *db;
+
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, pragma, NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+}
+
+static void tables_of_other_versions(void **state)
+{
+        struct temporary *t = *state;
+        char *path = xasprintf("%s/other.db", t->dir), *url = xasprintf("sqlite:%s", path);
+        struct store_value v = {};
+        struct store *s = NULL;
+        struct error err;
+
+        assert_int_equal(store_open(url, &s, &err), 0);
+        put(s, "k", "kept");
+        store_close(s);
+        s = NULL;
+        set_tables_version(path, "PRAGMA user_version = 2");
+        assert_int_equal(store_open(url, &s, &err), -EBUSY);
+        assert_null(s);
+        assert_non_null(strstr(err.message, "version 2"));
+        assert_null(strchr(err.message, '\n'));
+        set_tables_version(path, "PRAGMA user_version = 0"); /* from before versions */
+        assert_int_equal(store_open(url, &s, &err), 0);
+        assert_int_equal(store_get(s, "k", &v, &err), 0);
+        assert_string_equal(v.data, "kept");
+        store_value_free(&v);
+        store_close(s);
+        free(path);
+        free(url);
 }
 
 static void is_private(void **state)
@@ -331,7 +368,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(gets_what_was_put), TEST(keeps_binary_and_empty), TEST(ranges), TEST(transactions), TEST(revisions_never_return),
-                TEST(limits), TEST(full_is_unavailable), TEST(bad_urls), TEST(is_private), TEST(threads_lose_nothing), TEST(survives_kill),
+                TEST(limits), TEST(full_is_unavailable), TEST(bad_urls), TEST(tables_of_other_versions), TEST(is_private), TEST(threads_lose_nothing), TEST(survives_kill),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
