@@ -102,7 +102,7 @@ static void add_kit(struct admin_node *n, json_t *j)
                 json_object_set_new(j, "reason", json_string(err.message));
                 return;
         }
-        json_object_set_new(j, "status", json_string("ready"));
+        json_object_set_new(j, "status", json_string(records_node_admits(n->records, n->name, NULL) < 0 ? "cordoned" : "ready"));
         json_object_set_new(j, "backend", json_string(backend));
         json_object_set_new(j, "kit", json_string(kit->version));
 }
@@ -113,16 +113,19 @@ static int list_nodes(void *data, struct api_request *request, struct api_respon
         struct admin_node *n = data;
         struct build_record **builds;
         struct statvfs s;
-        size_t count;
+        size_t count, running = 0;
         json_t *j;
         int r = records_builds_active(n->records, &builds, &count, err);
 
         (void)request;
         if (r < 0)
                 return r;
+        for (size_t i = 0; i < count; i++)
+                running += builds[i]->state == BUILD_BUILDING;
         build_records_free(builds, count);
-        j = json_pack("{s:s, s:s, s:I, s:I}", "name", n->name, "version", VMON_VERSION, "sandboxes",
-                      (json_int_t)sandbox_count(n->sandboxes, NULL), "builds", (json_int_t)count);
+        j = json_pack("{s:s, s:s, s:I, s:I, s:I}", "name", n->name, "version", VMON_VERSION, "sandboxes",
+                      (json_int_t)sandbox_count(n->sandboxes, NULL), "builds", (json_int_t)count, "running",
+                      (json_int_t)running);
         if (statvfs(n->data_dir, &s) == 0)
                 json_object_set_new(j, "diskFreeMB", json_integer((json_int_t)((uint64_t)s.f_bavail * s.f_frsize >> 20)));
         add_kit(n, j);
@@ -169,9 +172,9 @@ void api_admin_node_routes(struct api *a, struct admin_node *n)
         const struct api_route routes[] = {
                 { "GET", "/cluster/nodes", API_AUTH_CLUSTER, 0, list_nodes, n },
                 { "GET", "/cluster/sandboxes", API_AUTH_CLUSTER, 0, list_sandboxes, n },
-                { "DELETE", "/cluster/sandboxes/{id}", API_AUTH_CLUSTER, 0, kill_sandbox, n },
+                { "DELETE", "/cluster/sandboxes/{id}", API_AUTH_CLUSTER, 0, kill_sandbox, n, .action = "kill-sandbox" },
                 { "GET", "/cluster/vms/{id}/console", API_AUTH_CLUSTER, 0, show_console, n },
-                { "POST", "/cluster/gc", API_AUTH_CLUSTER, API_JSON | API_JSON_OPTIONAL, collect_garbage, n },
+                { "POST", "/cluster/gc", API_AUTH_CLUSTER, API_JSON | API_JSON_OPTIONAL, collect_garbage, n, .action = "gc" },
         };
 
         api_add_routes(a, routes, sizeof(routes) / sizeof(*routes));

@@ -1,6 +1,6 @@
 /* What `vmon admin` asks of a node, on the cluster listener under the cluster token; see admin.h.
  *
- *   GET    /cluster/nodes               [{name, status, reason?, backend?, kit?, sandboxes, builds, diskFreeMB, version}]
+ *   GET    /cluster/nodes               [{name, status (ready, cordoned, unavailable), reason?, backend?, kit?, sandboxes, builds, running, diskFreeMB, version}]
  *   GET    /cluster/sandboxes           [{sandboxID, templateID, buildID, team, alias?, cpuCount, memoryMB, startedAt, endAt}]
  *   DELETE /cluster/sandboxes/{id}      204
  *   GET    /cluster/vms/{id}/console    the last bytes of the console of a sandbox, or of the VM of a running build, as text

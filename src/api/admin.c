@@ -246,12 +246,12 @@ void api_admin_routes(struct api *a, struct records *r)
 {
         const struct api_route routes[] = {
                 { "GET", "/cluster/teams", API_AUTH_CLUSTER, 0, list_teams, r },
-                { "POST", "/cluster/teams", API_AUTH_CLUSTER, API_JSON, create_team, r },
-                { "PATCH", "/cluster/teams/{team}", API_AUTH_CLUSTER, API_JSON, update_team, r },
-                { "DELETE", "/cluster/teams/{team}", API_AUTH_CLUSTER, 0, delete_team, r },
+                { "POST", "/cluster/teams", API_AUTH_CLUSTER, API_JSON, create_team, r, .action = "create-team" },
+                { "PATCH", "/cluster/teams/{team}", API_AUTH_CLUSTER, API_JSON, update_team, r, .action = "change-team" },
+                { "DELETE", "/cluster/teams/{team}", API_AUTH_CLUSTER, 0, delete_team, r, .action = "delete-team" },
                 { "GET", "/cluster/teams/{team}/keys", API_AUTH_CLUSTER, 0, list_keys, r },
-                { "POST", "/cluster/teams/{team}/keys", API_AUTH_CLUSTER, 0, create_key, r },
-                { "DELETE", "/cluster/keys/{id}", API_AUTH_CLUSTER, 0, revoke_key, r },
+                { "POST", "/cluster/teams/{team}/keys", API_AUTH_CLUSTER, 0, create_key, r, .action = "create-key" },
+                { "DELETE", "/cluster/keys/{id}", API_AUTH_CLUSTER, 0, revoke_key, r, .action = "revoke-key" },
                 { "GET", "/cluster/builds", API_AUTH_CLUSTER, 0, list_builds, r },
         };
 

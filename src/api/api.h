@@ -66,6 +66,8 @@ struct api_route {
          * when the upload breaks or the handler leaves it. */
         int (*upload)(void *data, struct api_request *request, char **ret_path, unsigned long long *ret_limit,
                       struct error *err);
+        /* Given to the hook `audit` after the handler with what came of it; NULL for routes that change nothing. */
+        const char *action;
 };
 
 struct api_hooks {
@@ -74,6 +76,8 @@ struct api_hooks {
          * refused mutating routes in `err` ("team is blocked: <reason>"). */
         int (*authenticate)(void *data, const char *key, void **ret_team, bool *ret_blocked, struct error *err);
         void (*release_team)(void *data, void *team);
+        /* Worker thread, before the answer is sent, for routes with an action; may be NULL. `error` is NULL on success. */
+        void (*audit)(void *data, const struct api_request *request, const char *action, int status, const char *error);
         const char *cluster_token; /* for API_AUTH_CLUSTER */
         void *data;
 };

@@ -329,6 +329,15 @@ static int parse_json(struct task *t)
         return 0;
 }
 
+static void audit(struct task *t)
+{
+        const struct api_hooks *h = &t->api->hooks;
+
+        if (t->route->action && h->audit)
+                h->audit(h->data, &t->request, t->route->action, t->result < 0 ? status_of(t->err.kind) : t->response.status,
+                         t->result < 0 ? t->err.message : NULL);
+}
+
 static void run_handle(struct job *j)
 {
         struct task *t = (struct task *)j;
@@ -349,6 +358,7 @@ static void run_handle(struct job *j)
         } else if (t->result < 0) {
                 free_response(&t->response);
         }
+        audit(t);
 }
 
 static void done_handle(struct job *j)

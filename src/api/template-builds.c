@@ -142,7 +142,10 @@ static int start(struct template_service *s, const char *build_id, struct error 
 static int builder_there(struct template_service *s, struct error *err)
 {
         const char *backend;
+        int r = records_node_admits(s->records, s->node, err);
 
+        if (r < 0)
+                return r;
         if (!s->queue)
                 return error_set(err, ERROR_UNAVAILABLE, "this node cannot build; 'vmon doctor' tells why");
         return s->need_backend ? s->need_backend(s->need_backend_data, &backend, err) : 0;

@@ -4,9 +4,11 @@
 #include <argp.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -15,26 +17,17 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cmd/admin.h"
 #include "cmd/commands.h"
 #include "cmd/common.h"
 #include "http/message.h"
 
 #define TOKEN_MAX 4096
 #define ANSWER_MAX (64 << 20)
-#define TIMEOUT_SECONDS 60L
+#define TIMEOUT_SECONDS 600L /* a backup may take minutes */
 #define EXIT_USAGE 2
 
-struct admin {
-        const char *url, *token_file, *data_dir;
-        bool json;
-        bool text; /* the answer's body is shown as it is */
-        const char *words[3]; /* command and its arguments */
-        int word_count;
-        json_t *body; /* of create-team, set-limits, block-team */
-        char *token;
-};
-
-enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_DRY_RUN, OPT_LIMIT };
+enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_DRY_RUN, OPT_TIMEOUT, OPT_COUNT, OPT_LIMIT };
 
 static const char *const limit_keys[] = { "max_vcpus", "max_memory_mb", "max_disk_mb", "max_concurrent_builds", "max_sandboxes",
                                           "max_sandbox_hours" };
@@ -47,7 +40,9 @@ static const struct argp_option options[] = {
         { "slug", OPT_SLUG, "SLUG", 0, "create-team: its namespace; made from the name by default", 2 },
         { "system", OPT_SYSTEM, 0, 0, "create-team: a system team", 2 },
         { "reason", OPT_REASON, "TEXT", 0, "block-team: what its users are told", 2 },
-        { "dry-run", OPT_DRY_RUN, 0, 0, "gc: only tell what would be removed", 2 },
+        { "dry-run", OPT_DRY_RUN, 0, 0, "gc: only tell what would be removed; restore: only check", 2 },
+        { "timeout", OPT_TIMEOUT, "SECONDS", 0, "drain: give up waiting then (default: never)", 2 },
+        { "limit", OPT_COUNT, "N", 0, "audit: so many of the newest entries (100)", 2 },
         { "max-vcpus", OPT_LIMIT + 0, "N", 0, "create-team, set-limits: limits of the team", 3 },
         { "max-memory-mb", OPT_LIMIT + 1, "N", 0, 0, 3 },
         { "max-disk-mb", OPT_LIMIT + 2, "N", 0, 0, 3 },
@@ -87,7 +82,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
                 return json_object_set_new(a->body, "system", json_true());
         case OPT_REASON:
                 return json_object_set_new(a->body, "blocked_reason", json_string(arg));
+        case OPT_TIMEOUT:
+                if (!str_to_u64(arg, INT32_MAX, &number))
+                        argp_error(state, "'%s' is not a number", arg);
+                a->timeout_s = (unsigned)number;
+                return 0;
+        case OPT_COUNT:
+                if (!str_to_u64(arg, INT32_MAX, &number))
+                        argp_error(state, "'%s' is not a number", arg);
+                return json_object_set_new(a->body, "limit", json_integer((json_int_t)number));
         case OPT_DRY_RUN:
+                a->dry_run = true;
                 return json_object_set_new(a->body, "dryRun", json_true());
         case ARGP_KEY_ARG:
                 if (a->word_count == 3)
@@ -111,9 +116,14 @@ static size_t take_answer(char *data, size_t size, size_t count, void *userdata)
         return size * count;
 }
 
+char *admin_data_dir(const struct admin *a)
+{
+        return a->data_dir ? xstrdup(a->data_dir) : cmd_default_data_dir();
+}
+
 static int load_token(struct admin *a, struct error *err)
 {
-        CLEANUP_FREE char *dir = a->data_dir ? xstrdup(a->data_dir) : cmd_default_data_dir();
+        CLEANUP_FREE char *dir = admin_data_dir(a);
         CLEANUP_FREE char *path = a->token_file ? xstrdup(a->token_file) : path_join(dir, "cluster-token");
         CLEANUP_BUF struct buf b = {};
         const char *token = getenv("VMON_CLUSTER_TOKEN");
@@ -152,10 +162,19 @@ static int take_result(long status, const struct buf *b, bool text, json_t **ret
         return 0;
 }
 
-static int call(struct admin *a, const char *method, const char *path, const json_t *body, json_t **ret, struct error *err)
+/* For the audit log. */
+static const char *user_name(void)
+{
+        const struct passwd *p = getpwuid(getuid());
+
+        return p ? p->pw_name : "unknown";
+}
+
+int admin_call(struct admin *a, const char *method, const char *path, const json_t *body, json_t **ret, struct error *err)
 {
         CLEANUP_FREE char *url = xasprintf("%s%s", a->url, path), *text = body ? json_text(body) : NULL;
         CLEANUP_FREE char *authorization = xasprintf("Authorization: Bearer %s", a->token);
+        CLEANUP_FREE char *actor = xasprintf("X-Vmon-Actor: %s", user_name());
         CLEANUP_BUF struct buf answer = {};
         struct curl_slist *headers = curl_slist_append(NULL, authorization);
         CURL *c = curl_easy_init();
@@ -163,6 +182,7 @@ static int call(struct admin *a, const char *method, const char *path, const jso
         CURLcode code;
 
         headers = curl_slist_append(headers, "Content-Type: application/json");
+        headers = curl_slist_append(headers, actor);
         curl_easy_setopt(c, CURLOPT_URL, url);
         curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, method);
         curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
@@ -193,7 +213,7 @@ static char *team_path(const struct admin *a, const char *rest)
 
 /* Printing */
 
-static void print_json(const json_t *j)
+void admin_print_json(const json_t *j)
 {
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
         putchar('\n');
@@ -219,15 +239,15 @@ static void print_table(const json_t *rows, const char *const *columns)
         }
 }
 
-static int list(struct admin *a, const char *path, const char *const *columns, struct error *err)
+int admin_list(struct admin *a, const char *path, const char *const *columns, struct error *err)
 {
         CLEANUP_JSON json_t *rows = NULL;
-        int r = call(a, "GET", path, NULL, &rows, err);
+        int r = admin_call(a, "GET", path, NULL, &rows, err);
 
         if (r < 0)
                 return r;
         if (a->json)
-                print_json(rows);
+                admin_print_json(rows);
         else
                 print_table(rows, columns);
         return 0;
@@ -241,11 +261,11 @@ static int create_team(struct admin *a, struct error *err)
         int r;
 
         json_object_set_new(a->body, "name", json_string(a->words[1]));
-        r = call(a, "POST", "/cluster/teams", a->body, &team, err);
+        r = admin_call(a, "POST", "/cluster/teams", a->body, &team, err);
         if (r < 0)
                 return r;
         if (a->json)
-                print_json(team);
+                admin_print_json(team);
         else
                 printf("created team %s (%s)\n", json_str(team, "slug"), json_str(team, "id"));
         return 0;
@@ -255,10 +275,10 @@ static int change_team(struct admin *a, struct error *err)
 {
         CLEANUP_FREE char *path = team_path(a, "");
         CLEANUP_JSON json_t *team = NULL;
-        int r = call(a, "PATCH", path, a->body, &team, err);
+        int r = admin_call(a, "PATCH", path, a->body, &team, err);
 
         if (r == 0 && a->json)
-                print_json(team);
+                admin_print_json(team);
         return r;
 }
 
@@ -286,7 +306,7 @@ static int delete_team(struct admin *a, struct error *err)
         CLEANUP_FREE char *path = team_path(a, "");
         CLEANUP_JSON json_t *none = NULL;
 
-        return call(a, "DELETE", path, NULL, &none, err);
+        return admin_call(a, "DELETE", path, NULL, &none, err);
 }
 
 static int list_teams(struct admin *a, struct error *err)
@@ -294,19 +314,19 @@ static int list_teams(struct admin *a, struct error *err)
         static const char *const columns[] = { "slug", "name", "id", "system", "blocked", "max_vcpus", "max_memory_mb", "max_disk_mb",
                                                "max_concurrent_builds", "max_sandboxes", "max_sandbox_hours", NULL };
 
-        return list(a, "/cluster/teams", columns, err);
+        return admin_list(a, "/cluster/teams", columns, err);
 }
 
 static int create_key(struct admin *a, struct error *err)
 {
         CLEANUP_FREE char *path = team_path(a, "/keys");
         CLEANUP_JSON json_t *key = NULL;
-        int r = call(a, "POST", path, NULL, &key, err);
+        int r = admin_call(a, "POST", path, NULL, &key, err);
 
         if (r < 0)
                 return r;
         if (a->json)
-                print_json(key);
+                admin_print_json(key);
         else
                 puts(json_str(key, "key"));
         return 0;
@@ -317,7 +337,7 @@ static int revoke_key(struct admin *a, struct error *err)
         CLEANUP_FREE char *id = url_encode(a->words[1], false), *path = xasprintf("/cluster/keys/%s", id);
         CLEANUP_JSON json_t *none = NULL;
 
-        return call(a, "DELETE", path, NULL, &none, err);
+        return admin_call(a, "DELETE", path, NULL, &none, err);
 }
 
 static int list_keys(struct admin *a, struct error *err)
@@ -325,28 +345,28 @@ static int list_keys(struct admin *a, struct error *err)
         static const char *const columns[] = { "id", "hint", "createdAt", NULL };
         CLEANUP_FREE char *path = team_path(a, "/keys");
 
-        return list(a, path, columns, err);
+        return admin_list(a, path, columns, err);
 }
 
 static int list_builds(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "buildID", "templateID", "status", "createdAt", "tags", "node", NULL };
 
-        return list(a, "/cluster/builds", columns, err);
+        return admin_list(a, "/cluster/builds", columns, err);
 }
 
 static int list_nodes(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "name", "status", "backend", "kit", "sandboxes", "builds", "diskFreeMB", "version", "reason", NULL };
 
-        return list(a, "/cluster/nodes", columns, err);
+        return admin_list(a, "/cluster/nodes", columns, err);
 }
 
 static int list_sandboxes(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "sandboxID", "templateID", "alias", "buildID", "team", "cpuCount", "memoryMB", "startedAt", "endAt", NULL };
 
-        return list(a, "/cluster/sandboxes", columns, err);
+        return admin_list(a, "/cluster/sandboxes", columns, err);
 }
 
 static int kill_sandbox(struct admin *a, struct error *err)
@@ -354,7 +374,7 @@ static int kill_sandbox(struct admin *a, struct error *err)
         CLEANUP_FREE char *id = url_encode(a->words[1], false), *path = xasprintf("/cluster/sandboxes/%s", id);
         CLEANUP_JSON json_t *none = NULL;
 
-        return call(a, "DELETE", path, NULL, &none, err);
+        return admin_call(a, "DELETE", path, NULL, &none, err);
 }
 
 /* Bytes of a guest: what could steer a terminal is left out. */
@@ -372,7 +392,7 @@ static int show_console(struct admin *a, struct error *err)
         int r;
 
         a->text = true;
-        r = call(a, "GET", path, NULL, &text, err);
+        r = admin_call(a, "GET", path, NULL, &text, err);
         if (r == 0 && json_is_string(text))
                 print_console(json_string_value(text));
         return r;
@@ -382,12 +402,12 @@ static int collect_garbage(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "buildID", "bytes", "reason", NULL };
         CLEANUP_JSON json_t *result = NULL;
-        int r = call(a, "POST", "/cluster/gc", a->body, &result, err);
+        int r = admin_call(a, "POST", "/cluster/gc", a->body, &result, err);
 
         if (r < 0)
                 return r;
         if (a->json) {
-                print_json(result);
+                admin_print_json(result);
                 return 0;
         }
         print_table(json_object_get(result, "builds"), columns);
@@ -406,7 +426,9 @@ static const struct {
         { "delete-team", 1, delete_team }, { "list-teams", 0, list_teams },    { "create-key", 1, create_key },
         { "revoke-key", 1, revoke_key },   { "list-keys", 1, list_keys },      { "list-builds", 0, list_builds },
         { "list-nodes", 0, list_nodes },   { "list-sandboxes", 0, list_sandboxes }, { "kill-sandbox", 1, kill_sandbox },
-        { "console", 1, show_console },    { "gc", 0, collect_garbage },
+        { "console", 1, show_console },    { "gc", 0, collect_garbage },       { "cordon", 1, admin_cordon },
+        { "uncordon", 1, admin_cordon },   { "drain", 1, admin_drain },        { "backup", 1, admin_backup },
+        { "audit", 0, admin_audit },       { "restore", 1, admin_restore },
 };
 
 static const char doc[] = "Teams, keys, limits, sandboxes and housekeeping of a running driver.\v"
@@ -421,6 +443,11 @@ static const char doc[] = "Teams, keys, limits, sandboxes and housekeeping of a 
                           "  kill-sandbox ID\n"
                           "  console ID (the last output of a sandbox's, or a running build's, console)\n"
                           "  gc [--dry-run] (removes the artifacts that nothing uses now, instead of within a minute)\n"
+                          "  cordon NODE, uncordon NODE (it takes no new builds and sandboxes)\n"
+                          "  drain NODE [--timeout SECONDS] (cordons it and waits until nothing runs there)\n"
+                          "  backup FILE (the driver's records, to a new file on its host)\n"
+                          "  restore FILE [--dry-run] (without a server: into a data directory that has no records)\n"
+                          "  audit [--limit N] (who changed what)\n"
                           "TEAM is a slug or an ID.";
 
 static int run(struct admin *a)
@@ -432,7 +459,7 @@ static int run(struct admin *a)
                         continue;
                 if (a->word_count - 1 != commands[i].arguments)
                         break;
-                if (load_token(a, &err) == 0 && commands[i].run(a, &err) == 0)
+                if ((streq(a->words[0], "restore") || load_token(a, &err) == 0) && commands[i].run(a, &err) == 0)
                         return 0;
                 fprintf(stderr, "vmon admin %s: %s\n", a->words[0], err.message);
                 return 1;
@@ -443,7 +470,7 @@ static int run(struct admin *a)
 
 int cmd_admin(int argc, char **argv)
 {
-        const struct argp argp = { options, parse_option, "COMMAND [TEAM|ID]", doc };
+        const struct argp argp = { options, parse_option, "COMMAND [TEAM|ID|NODE|FILE]", doc };
         CLEANUP_JSON json_t *body = json_object();
         struct admin a = { .url = "http://127.0.0.1:7947", .body = body };
         int r;

@@ -22,6 +22,7 @@
 
 #include "api/admin.h"
 #include "api/admin-node.h"
+#include "api/admin-store.h"
 #include "api/api.h"
 #include "api/health.h"
 #include "api/sandboxes.h"
@@ -69,6 +70,7 @@ struct server {
         struct sandboxes_api sandboxes_api;
         struct housekeeping *housekeeping;
         struct admin_node admin_node;
+        struct admin_store admin_store;
         uv_loop_t loop;
         struct api *api, *cluster_api;
         struct proxy *proxy;
@@ -94,7 +96,7 @@ static int open_store(struct server *s, struct error *err)
         if (r < 0)
                 return r;
         records_set_secret(s->records, s->root_secret);
-        return 0;
+        return records_check_secret(s->records, err);
 }
 
 static int make_default_team(struct server *s, struct error *err)
@@ -226,6 +228,7 @@ static int open_sandboxes(struct server *s, struct error *err)
                 .network = s->options.network,
                 .root_secret = s->root_secret,
                 .records = s->records,
+                .node = s->options.node_name,
         };
         int r = sandbox_manager_new(&settings, &s->sandboxes, err);
         s->sandboxes_api = (struct sandboxes_api){ .manager = s->sandboxes, .records = s->records };
@@ -284,9 +287,16 @@ static void release_team(void *data, void *team)
         team_free(team);
 }
 
+static void audit(void *data, const struct api_request *request, const char *action, int status, const char *error)
+{
+        struct server *s = data;
+        admin_store_audit(&s->admin_store, request, action, status, error);
+}
+
 static int open_api(struct server *s, struct error *err)
 {
-        const struct api_hooks hooks = { .authenticate = authenticate, .release_team = release_team, .cluster_token = s->cluster_token, .data = s };
+        s->admin_store = (struct admin_store){ .records = s->records, .store = s->store, .node = s->options.node_name };
+        const struct api_hooks hooks = { .authenticate = authenticate, .release_team = release_team, .audit = audit, .cluster_token = s->cluster_token, .data = s };
         int r = api_new(&s->loop, API_WORKERS, &hooks, &s->api);
         if (r == 0)
                 r = api_new(&s->loop, CLUSTER_WORKERS, &hooks, &s->cluster_api);
@@ -298,6 +308,7 @@ static int open_api(struct server *s, struct error *err)
         api_health_routes(s->cluster_api);
         api_admin_routes(s->cluster_api, s->records);
         api_admin_node_routes(s->cluster_api, &s->admin_node);
+        api_admin_store_routes(s->cluster_api, &s->admin_store);
         api_templates_routes(s->api, s->templates);
         api_sandboxes_routes(s->api, &s->sandboxes_api);
         return 0;

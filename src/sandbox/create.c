@@ -189,7 +189,9 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
         int r = sandbox_timeout_check(spec->timeout_s, spec->team->max_sandbox_hours, false, err);
         if (r < 0)
                 return r;
-        r = need_backend(m, err);
+        r = m->node ? records_node_admits(m->records, m->node, err) : 0;
+        if (r == 0)
+                r = need_backend(m, err);
         if (r < 0)
                 return error_wrap(err, r, "start a sandbox");
         struct entry *e = NULL;

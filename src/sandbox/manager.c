@@ -334,6 +334,7 @@ static struct sandbox_manager *manager_alloc(const struct sandbox_settings *s)
         m->kit_root = xstrdup_or_null(s->kit_root);
         m->need_backend = s->need_backend;
         m->need_backend_data = s->need_backend_data;
+        m->node = xstrdup_or_null(s->node);
         m->network = s->network;
         memcpy(m->root_secret, s->root_secret, sizeof m->root_secret);
         m->records = s->records;
@@ -372,5 +373,6 @@ void sandbox_manager_free(struct sandbox_manager *m)
         explicit_bzero(m->root_secret, sizeof m->root_secret);
         free(m->data_dir);
         free(m->kit_root);
+        free(m->node);
         free(m);
 }

@@ -55,6 +55,7 @@ struct sandbox_manager {
         char *kit_root;
         int (*need_backend)(void *data, const char **ret, struct error *err);
         void *need_backend_data;
+        char *node; /* or NULL */
         enum vm_network network;
         unsigned char root_secret[ROOT_SECRET_LEN];
         struct records *records;

@@ -17,6 +17,7 @@ struct sandbox_settings {
         int network;              /* enum vm_network */
         const unsigned char *root_secret; /* 32 bytes: envd and traffic tokens are HMACs under HKDF labels */
         struct records *records;
+        const char *node;         /* asked for in the records whether it takes work; NULL: it does */
 };
 
 struct sandbox_spec {

@@ -26,9 +26,11 @@ struct store_backend {
         int (*range)(void *impl, const char *prefix, const char *after, size_t limit, struct store_value **ret,
                      size_t *ret_count, struct error *err);
         int (*commit)(void *impl, const struct store_txn *t, struct error *err);
+        int (*backup)(void *impl, const char *path, struct error *err);
         void (*close)(void *impl);
 };
 
 /* `path` may end in "?max-mb=N", the quota. */
 int sqlite_open(const char *path, void **ret, struct error *err);
+int sqlite_verify(const char *path, struct error *err);
 extern const struct store_backend sqlite_backend;

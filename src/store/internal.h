@@ -14,6 +14,9 @@
  *   tag/<template>/<tag>                  {build, created}
  *   log/<build>/<number>, log-meta/<build>
  *   sandbox/<id>
+ *   audit/<number>, audit-meta            audit.c
+ *   node/<name>                           what was said by cordon
+ *   secret-check                          sealed, to tell another root secret
  *   schema                                version of all this (schema.h)
  *
  * Writers read what they need with its revisions, and commit on the condition that it still is so. In one process

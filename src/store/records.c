@@ -42,6 +42,27 @@ void records_set_secret(struct records *r, const unsigned char root[SECRET_LEN])
         r->sealing = true;
 }
 
+#define SECRET_CHECK "secret-check"
+
+int records_check_secret(struct records *r, struct error *err)
+{
+        CLEANUP_JSON json_t *sealed = NULL, *plain = NULL;
+        CLEANUP_TXN struct store_txn *txn = store_txn_new();
+        int x = records_find_json(r, &sealed, NULL, err, SECRET_CHECK);
+
+        if (x < 0)
+                return x;
+        if (sealed && records_unseal(r, SECRET_CHECK, json_object_get(sealed, "sealed"), &plain, NULL) < 0)
+                return error_set(err, ERROR_CONFLICT, "the root secret is not the one that this store was written with: put the file "
+                                                      "'root-secret' of its data directory back");
+        if (sealed)
+                return 0;
+        txn_expect(txn, 0, SECRET_CHECK);
+        txn_put_json(txn, json_pack("{s:o}", "sealed", records_seal(r, SECRET_CHECK, json_pack("{s:s}", "is", "right"))), SECRET_CHECK);
+        x = records_commit(r, txn, err);
+        return x == RECORDS_AGAIN ? error_set(err, ERROR_CONFLICT, "another process opened the store for the first time; try again") : x;
+}
+
 void records_close(struct records *r)
 {
         if (!r)

@@ -88,6 +88,8 @@ int records_open(struct store *s, struct records **ret, struct error *err);
 /* From now on environments and sandbox objects are sealed under a key derived from the root secret (design 8.6). Call it once,
  * right after records_open(); without it they lie in the store in clear (tests). */
 void records_set_secret(struct records *r, const unsigned char root[SECRET_LEN]);
+/* Is the root secret the one that the store was first used with? ERROR_CONFLICT with the mend when not. */
+int records_check_secret(struct records *r, struct error *err);
 void records_close(struct records *r);
 
 /* Teams and keys */
@@ -163,6 +165,8 @@ struct list_cursor {
 };
 int records_template_list(struct records *r, const char *team_id, const struct list_cursor *after, size_t limit,
                           struct template_record ***ret, size_t *ret_count, bool *ret_more, struct error *err);
+/* How many a team has. */
+int records_template_count(struct records *r, const char *team_id, size_t *ret, struct error *err);
 int records_build_list(struct records *r, const char *template_id, const struct list_cursor *after, size_t limit,
                        struct build_record ***ret, size_t *ret_count, bool *ret_more, struct error *err);
 /* The waiting and building builds of all teams. */
@@ -209,3 +213,22 @@ int records_logs_expire(struct records *r, int64_t before_ns, struct error *err)
 int records_sandbox_put(struct records *r, const char *id, const json_t *j, struct error *err);
 int records_sandbox_delete(struct records *r, const char *id, struct error *err);
 int records_sandbox_each(struct records *r, int (*fn)(void *data, const char *id, const json_t *j), void *data, struct error *err);
+
+/* The audit log: appended to, never changed; the oldest entries go where there are more than RECORDS_AUDIT_MAX. */
+#define RECORDS_AUDIT_MAX 10000
+struct audit_entry {
+        const char *actor;  /* who, as far as it is known */
+        const char *action; /* "create-team" … */
+        const char *target; /* what it was done to; this and the following may be NULL, and are cut at 1 KiB */
+        const char *detail; /* must hold no secret */
+        const char *error;  /* why it failed */
+        int status;         /* of the answer */
+};
+int records_audit_append(struct records *r, const struct audit_entry *e, struct error *err);
+/* The newest `limit` entries, oldest first: an array of {time, actor, action, target?, detail?, error?, status}. */
+int records_audit_list(struct records *r, size_t limit, json_t **ret, struct error *err);
+
+/* Nodes. A cordoned one takes no new builds and sandboxes; what runs goes on. */
+int records_node_cordon(struct records *r, const char *name, bool cordoned, struct error *err);
+/* ERROR_UNAVAILABLE when it is cordoned. */
+int records_node_admits(struct records *r, const char *name, struct error *err);

@@ -49,6 +49,7 @@ struct connection {
 
 struct sqlite_store {
         struct connection writer, reader;
+        char *file;
 };
 
 /* A full disk, a quota and a locked file may pass; the rest is ours or the disk's fault. */
@@ -133,6 +134,7 @@ static void sqlite_close(void *impl)
         /* The writer last: the last connection to close folds the WAL into the file. */
         connection_close(&s->reader);
         connection_close(&s->writer);
+        free(s->file);
         free(s);
 }
 
@@ -155,28 +157,47 @@ static int create_private(const char *path, struct error *err)
         return fd < 0 ? error_errno(err, errno, "open %s", path) : 0;
 }
 
-/* Reads the file only: a newer vmon's database must stay as it is. */
-static int check_version(const char *file, struct error *err)
+static void cleanup_db(sqlite3 **db)
 {
+        sqlite3_close(*db);
+}
+
+/* One statement with an optional text parameter on a connection of its own; `*ret` gets the first column of the first row. */
+static int run_alone(const char *file, const char *sql, const char *parameter, char **ret, struct error *err)
+{
+        CLEANUP(cleanup_db) sqlite3 *db = NULL;
         sqlite3_stmt *p = NULL;
-        sqlite3 *db = NULL;
-        int version = 0, rc = sqlite3_open_v2(file, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL), r = 0;
+        int r = 0, rc = sqlite3_open_v2(file, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
 
         if (rc == SQLITE_OK)
                 rc = sqlite3_busy_timeout(db, BUSY_TIMEOUT_MS);
         if (rc == SQLITE_OK)
-                rc = sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &p, NULL);
-        if (rc == SQLITE_OK && (rc = sqlite3_step(p)) == SQLITE_ROW)
-                version = sqlite3_column_int(p, 0);
-        if (rc != SQLITE_ROW)
-                r = sqlite_error(db, rc, err, "open");
-        else if (version > TABLES_VERSION)
+                rc = sqlite3_prepare_v2(db, sql, -1, &p, NULL);
+        if (rc == SQLITE_OK) {
+                if (parameter)
+                        bind_text(p, 1, parameter);
+                rc = sqlite3_step(p);
+                if (rc == SQLITE_ROW && ret)
+                        *ret = xstrdup_or_null((const char *)sqlite3_column_text(p, 0));
+        }
+        if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+                r = sqlite_error(db, rc, err, "read");
+        sqlite3_finalize(p);
+        return r;
+}
+
+/* A newer vmon's database must stay as it is. */
+static int check_version(const char *file, struct error *err)
+{
+        CLEANUP_FREE char *text = NULL;
+        int r = run_alone(file, "PRAGMA user_version", NULL, &text, err);
+        long version = text ? strtol(text, NULL, 10) : 0;
+
+        if (r == 0 && version > TABLES_VERSION)
                 r = error_set(err, ERROR_CONFLICT,
-                              "its tables have version %d and this vmon knows versions up to %d: start the newer vmon again, or restore a "
+                              "its tables have version %ld and this vmon knows versions up to %d: start the newer vmon again, or restore a "
                               "backup that was made before the upgrade",
                               version, TABLES_VERSION);
-        sqlite3_finalize(p);
-        sqlite3_close(db);
         return r;
 }
 
@@ -198,6 +219,7 @@ int sqlite_open(const char *path, void **ret, struct error *err)
                           "PRAGMA user_version = %d;",
                           WAL_KEEP_BYTES, quota_mb ? (unsigned long long)quota_mb << 8 : 1073741823ULL, TABLES_VERSION);
         s = xcalloc(1, sizeof(*s));
+        s->file = xstrdup(file);
         r = connection_open(&s->writer, file, setup, err);
         if (r == 0)
                 r = connection_open(&s->reader, file, "PRAGMA synchronous = FULL;", err);
@@ -399,9 +421,33 @@ static int sqlite_commit(void *impl, const struct store_txn *t, struct error *er
         return r;
 }
 
+/* A connection of its own reads one snapshot of the database, whatever is committed meanwhile. */
+static int sqlite_backup(void *impl, const char *path, struct error *err)
+{
+        return run_alone(((struct sqlite_store *)impl)->file, "VACUUM INTO ?1", path, NULL, err);
+}
+
+int sqlite_verify(const char *path, struct error *err)
+{
+        CLEANUP_FREE char *verdict = NULL, *table = NULL, *line = NULL;
+        int r = run_alone(path, "PRAGMA integrity_check(1)", NULL, &verdict, err);
+
+        if (r == 0)
+                r = run_alone(path, "SELECT name FROM sqlite_schema WHERE name = 'kv'", NULL, &table, err);
+        if (r < 0 && r != -EAGAIN)
+                return error_set(err, ERROR_INVALID, "it is no database of vmon, or it is damaged");
+        line = str_one_line(verdict ? verdict : "no verdict");
+        if (r == 0 && !streq(line, "ok"))
+                return error_set(err, ERROR_INVALID, "it is damaged: %s", line);
+        if (r == 0 && !table)
+                return error_set(err, ERROR_INVALID, "it is no database of vmon");
+        return r;
+}
+
 const struct store_backend sqlite_backend = {
         .get = sqlite_get,
         .range = sqlite_range,
         .commit = sqlite_commit,
+        .backup = sqlite_backup,
         .close = sqlite_close,
 };

@@ -129,6 +129,20 @@ int store_commit(struct store *s, struct store_txn *t, struct error *err)
         return s->backend->commit(s->impl, t, err);
 }
 
+int store_backup(struct store *s, const char *path, struct error *err)
+{
+        int r = s->backend->backup(s->impl, path, err);
+
+        return r < 0 ? error_wrap(err, r, "copy the store to %s", path) : 0;
+}
+
+int store_verify(const char *path, struct error *err)
+{
+        int r = sqlite_verify(path, err);
+
+        return r < 0 ? error_wrap(err, r, "check %s", path) : 0;
+}
+
 static void cleanup_txn(struct store_txn **t)
 {
         store_txn_free(*t);

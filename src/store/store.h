@@ -44,5 +44,11 @@ void store_txn_put(struct store_txn *t, const char *key, const void *data, size_
 void store_txn_delete(struct store_txn *t, const char *key);
 int store_commit(struct store *s, struct store_txn *t, struct error *err);
 
+/* Writes a consistent copy, which store_open("sqlite:…") opens, to the empty or absent file `path` while the store is in use. Blocks
+ * for as long as the copying takes, without holding up others. What is there after a failure is the caller's to remove. */
+int store_backup(struct store *s, const char *path, struct error *err);
+/* Reads a whole database file: ERROR_INVALID when it is damaged or no database. It must not be in use. */
+int store_verify(const char *path, struct error *err);
+
 int store_put(struct store *s, const char *key, const void *data, size_t len, struct error *err);
 int store_delete(struct store *s, const char *key, struct error *err); /* absent is success */

@@ -362,3 +362,22 @@ int records_template_list(struct records *r, const char *team_id, const struct l
         *ret_count = n;
         return 0;
 }
+
+static int count_one(void *data, const struct store_value *v, struct error *err)
+{
+        (void)v;
+        (void)err;
+        ++*(size_t *)data;
+        return 0;
+}
+
+int records_template_count(struct records *r, const char *team_id, size_t *ret, struct error *err)
+{
+        CLEANUP_FREE char *prefix = xasprintf("team-template/%s/", team_id);
+        size_t count = 0;
+        int x = records_scan(r, prefix, NULL, count_one, &count, err);
+
+        if (x == 0)
+                *ret = count;
+        return x;
+}
