@@ -14,6 +14,8 @@ import tempfile
 import threading
 import time
 
+from tool import Tool
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VMON = os.environ.get("VMON", os.path.join(ROOT, "build", "vmon"))
 RECORDS_TOOL = os.path.join(os.path.dirname(VMON), "tests", "api", "records-tool")
@@ -92,9 +94,7 @@ class Server:
 
     def stop(self):
         if self.tool:
-            self.tool.stdin.close()
-            self.tool.wait(timeout=60)
-            self.tool.stdout.close()
+            self.tool.close()
         if self.process and self.process.poll() is None:
             self.terminate()
         shutil.rmtree(self.directory)
@@ -140,13 +140,8 @@ class Server:
     def records(self, op, build_id, **more):
         """Reports what a builder would, through the store (records-tool.c)."""
         with self.tool_lock:
-            if not self.tool:
-                self.tool = subprocess.Popen([RECORDS_TOOL, self.data], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self.tool.stdin.write(json.dumps({"op": op, "build": build_id, **more}) + "\n")
-            self.tool.stdin.flush()
-            answer = json.loads(self.tool.stdout.readline())
-        if "error" in answer:
-            raise AssertionError(f"{op} {build_id}: {answer['error']}")
+            self.tool = self.tool or Tool(RECORDS_TOOL, self.data)
+            self.tool.run(op, build_id, **more)
 
     def make_ready(self, build_id):
         self.records("start", build_id)
