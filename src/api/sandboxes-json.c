@@ -39,7 +39,7 @@ json_t *sandbox_listed_json(const struct sandbox_info *i)
         json_object_set_new(j, "cpuCount", json_integer(i->vcpus));
         json_object_set_new(j, "memoryMB", json_integer(i->memory_mb));
         json_object_set_new(j, "diskSizeMB", json_integer((json_int_t)i->disk_mb));
-        json_object_set_new(j, "state", json_string("running"));
+        json_object_set_new(j, "state", json_string(i->paused ? "paused" : "running"));
         if (i->metadata)
                 json_object_set_new(j, "metadata", json_deep_copy(i->metadata));
         json_object_set_new(j, "volumeMounts", json_array());
@@ -55,6 +55,6 @@ json_t *sandbox_detail_json(const struct sandbox_info *i)
         json_object_set_new(j, "domain", json_null());
         if (i->network)
                 json_object_set_new(j, "network", json_deep_copy(i->network));
-        json_object_set_new(j, "lifecycle", json_pack("{s:b, s:s}", "autoResume", 0, "onTimeout", i->auto_pause ? "pause" : "kill"));
+        json_object_set_new(j, "lifecycle", json_pack("{s:b, s:s}", "autoResume", i->auto_resume, "onTimeout", i->auto_pause ? "pause" : "kill"));
         return j;
 }

@@ -52,7 +52,7 @@ static void keep(struct listing *l, const struct sandbox_query *q, const char *t
         size_t n = 0;
         for (size_t i = 0; i < l->count; i++) {
                 struct sandbox_info *s = l->items[i];
-                bool wanted = q->running && sandbox_query_matches(q, s) &&
+                bool wanted = (s->paused ? q->paused : q->running) && sandbox_query_matches(q, s) &&
                               (!q->template_ || streq(s->template_id, q->template_) || (template_id && streq(s->template_id, template_id)));
                 if (wanted)
                         l->items[n++] = s;
@@ -106,8 +106,11 @@ int sandboxes_list_v2(void *data, struct api_request *q, struct api_response *p,
         r = list(data, q->team, &query, &l, err);
         if (r == 0) {
                 p->status = 200;
+                size_t running = 0;
+                for (size_t i = 0; i < l.count; i++)
+                        running += !l.items[i]->paused;
                 if (query.running)
-                        http_headers_addf(&p->headers, "X-Total-Running", "%zu", l.count);
+                        http_headers_addf(&p->headers, "X-Total-Running", "%zu", running);
                 p->json = page(&l, &query, p);
         }
         listing_free(&l);

@@ -12,6 +12,7 @@
 #include "sandbox/timeout.h"
 
 #define CONNECT_TIMEOUT_S 300
+#define RESUME_TIMEOUT_S 15
 #define REFRESH_MIN_S 15
 #define REFRESH_MAX_S 3600
 #define FORKS_MAX 100
@@ -62,13 +63,20 @@ static int delete(void *data, struct api_request *q, struct api_response *p, str
         return r;
 }
 
-/* Running is the only state there is to connect to: the expiry is extended, never shortened (sandbox-api 11). */
+/* The file system alone is neither saved nor started from. */
+static int need_memory(bool memory, const char *what, struct api_response *p)
+{
+        if (!memory)
+                api_error(p, 501, "memory=false is not available on this server yet: a sandbox is %s with its memory; leave it out", what);
+        return memory ? 0 : 1;
+}
+
 static int connect_(struct sandboxes_api *s, bool v2, struct api_request *q, struct api_response *p, struct error *err)
 {
         char id[SANDBOX_ID_MAX + 1];
         const struct team *team = q->team;
         int64_t timeout_s = CONNECT_TIMEOUT_S;
-        bool memory = true;
+        bool memory = true, resumed = false;
         struct sandbox_info *info = NULL;
         int r = sandboxes_target(q, id, err);
         if (r == 0)
@@ -77,11 +85,13 @@ static int connect_(struct sandboxes_api *s, bool v2, struct api_request *q, str
                 r = body_bool(q->json, "memory", &memory, err);
         if (r == 0)
                 r = sandbox_timeout_check(timeout_s, team->max_sandbox_hours, true, err);
+        if (r == 0 && need_memory(memory, "resumed", p))
+                return 0;
         if (r == 0)
-                r = sandbox_set_timeout(s->manager, team, id, timeout_s, true, &info, err);
+                r = sandbox_connect(s->manager, team, id, timeout_s, true, &info, &resumed, err);
         if (r < 0)
                 return r;
-        p->status = 200;
+        p->status = resumed ? 201 : 200;
         p->json = sandbox_json(info);
         sandbox_info_free(info);
         return 0;
@@ -131,13 +141,32 @@ static int refreshes(void *data, struct api_request *q, struct api_response *p, 
         return r;
 }
 
-/* Sandboxes of this server are running or gone. */
+/* Deprecated, but what older SDKs call (sandbox-api 10). `autoPause` is what the sandbox was created with. */
 static int resume(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
+        struct sandboxes_api *s = data;
+        const struct team *team = q->team;
         char id[SANDBOX_ID_MAX + 1];
-        (void)p;
-        int r = must_exist(data, q, id, err);
-        return r < 0 ? r : error_set(err, ERROR_CONFLICT, "Sandbox %s is already running", id);
+        int64_t timeout_s = RESUME_TIMEOUT_S;
+        bool memory = true, resumed = false;
+        struct sandbox_info *info = NULL;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = body_int32(q->json, "timeout", false, &timeout_s, err);
+        if (r == 0)
+                r = body_bool(q->json, "memory", &memory, err);
+        if (r == 0)
+                r = sandbox_timeout_check(timeout_s, team->max_sandbox_hours, true, err);
+        if (r == 0 && need_memory(memory, "resumed", p))
+                return 0;
+        if (r == 0)
+                r = sandbox_connect(s->manager, team, id, timeout_s, false, &info, &resumed, err);
+        if (r < 0)
+                return r;
+        p->status = 201;
+        p->json = sandbox_json(info);
+        sandbox_info_free(info);
+        return 0;
 }
 
 /* Without rules this opens everything, which is how every sandbox is (sandbox-api 13.1). */
@@ -165,7 +194,19 @@ static int not_available(struct sandboxes_api *s, struct api_request *q, const c
 
 static int pause_(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
-        return not_available(data, q, "pausing a sandbox", p, err);
+        struct sandboxes_api *s = data;
+        char id[SANDBOX_ID_MAX + 1];
+        bool memory = true;
+        int r = sandboxes_target(q, id, err);
+        if (r == 0)
+                r = body_bool(q->json, "memory", &memory, err);
+        if (r == 0 && need_memory(memory, "paused", p))
+                return 0;
+        if (r == 0)
+                r = sandbox_pause(s->manager, q->team, id, err);
+        if (r == 0)
+                p->status = 204;
+        return r;
 }
 
 static int snapshot(void *data, struct api_request *q, struct api_response *p, struct error *err)

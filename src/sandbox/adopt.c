@@ -59,10 +59,28 @@ static int entry_from_record(struct sandbox_manager *m, const char *id, const js
         struct entry *e = entry_new(id);
         sandbox_info_free(e->info);
         e->info = info;
-        e->reap_ns = info->ends_ns + REAP_GRACE_NS;
+        entry_set_end(e, info->ends_ns);
         entry_set_tokens(m, e, secure, public_traffic);
         *ret = e;
         return 0;
+}
+
+/* A pause or a resume was cut off: the guest stands still, and goes on. */
+static int let_run(struct entry *e, const char *dir, struct error *err)
+{
+        bool running = true;
+        int r = vm_is_running(e->vm, &running, err);
+        if (r == 0 && !running) {
+                json_t *wake = manager_wake_again(e);
+                r = vm_continue(e->vm, wake, err);
+                json_decref(wake);
+        }
+        static const char *const leftovers[] = { "paused.tmp", "resumed" };
+        for (size_t i = 0; r == 0 && i < 2; i++) {
+                CLEANUP_FREE char *path = path_join(dir, leftovers[i]);
+                r = tree_remove(path, err);
+        }
+        return r;
 }
 
 /* Finds the VM and shows the sandbox. Takes the reference over on success. */
@@ -71,7 +89,9 @@ static int adopt_entry(struct sandbox_manager *m, struct entry *e, struct error 
         CLEANUP_FREE char *dir = manager_sandbox_dir(m, e->id);
         int r = vm_adopt(dir, &e->vm, err);
         if (r == 0)
-                r = vm_set_expiry(e->vm, e->info->ends_ns, err);
+                r = let_run(e, dir, err);
+        if (r == 0)
+                r = vm_set_expiry(e->vm, entry_shim_end(e->info), err);
         if (r < 0)
                 return r;
         pthread_mutex_lock(&m->lock);
@@ -90,19 +110,41 @@ static int adopt_entry(struct sandbox_manager *m, struct entry *e, struct error 
         return 0;
 }
 
-/* Ends whatever runs in a sandbox's directory, then removes directory and record. */
-static void remove_remains(struct sandbox_manager *m, const char *id, struct vm *vm)
+/* Ends whatever runs in a sandbox's directory; `vm` is its handle, or NULL. */
+static int end_vm(struct sandbox_manager *m, const char *id, struct vm *vm, struct error *err)
 {
-        struct error err = {};
         CLEANUP_FREE char *dir = manager_sandbox_dir(m, id);
         struct vm *found = vm;
         if (!found && vm_adopt(dir, &found, NULL) < 0)
-                found = NULL;
-        if (found && vm_kill(found, &err) < 0)
-                log_warn("sandbox %s: %s", id, err.message);
+                return 0;
+        int r = vm_kill(found, err);
         if (found != vm)
                 vm_close(found);
+        return r;
+}
+
+/* Then removes directory and record. */
+static void remove_remains(struct sandbox_manager *m, const char *id, struct vm *vm)
+{
+        struct error err = {};
+        if (end_vm(m, id, vm, &err) < 0)
+                log_warn("sandbox %s: %s", id, err.message);
         manager_forget(m, id);
+}
+
+/* Its directory says that it is paused. The record may not say so yet. Takes the reference over on success. */
+static int adopt_paused(struct sandbox_manager *m, struct entry *e, struct error *err)
+{
+        int r = end_vm(m, e->id, NULL, err);
+        if (r == 0 && !e->info->paused) {
+                e->info->paused = true;
+                json_t *record = sandbox_record_write(e->info, e->envd_token[0] != '\0', e->public_traffic);
+                r = records_sandbox_put(m->records, e->id, record, err);
+                json_decref(record);
+        }
+        if (r == 0)
+                manager_show_paused(m, e);
+        return r;
 }
 
 static bool adopt_one(struct sandbox_manager *m, const char *id, const json_t *record)
@@ -115,11 +157,17 @@ static bool adopt_one(struct sandbox_manager *m, const char *id, const json_t *r
                         log_warn("%s", err.message);
                 return false;
         }
+        CLEANUP_FREE char *paused = manager_paused_dir(m, id);
         int r = entry_from_record(m, id, record, &e, &err);
         if (r == 0)
-                r = adopt_entry(m, e, &err);
+                r = path_exists(paused) ? adopt_paused(m, e, &err) : adopt_entry(m, e, &err);
         if (r == 0)
                 return true;
+        if (e && path_exists(paused)) { /* never lose what was saved because this start cannot use it */
+                log_error("sandbox %s is paused and cannot be taken over: %s", id, err.message);
+                entry_unref(m, e);
+                return false;
+        }
         log_info("sandbox %s did not live on (%s); removing what is left of it", id, err.message);
         remove_remains(m, id, e ? e->vm : NULL);
         entry_unref(m, e);

@@ -14,16 +14,6 @@
 /* The end that the shim gets for the time of the restore; the real one counts from readiness (sandbox-api 5.2). */
 #define RESTORE_SLACK_NS (120 * NSEC_PER_SEC)
 
-static size_t count_team(const struct sandbox_manager *m, const char *team_id, int64_t now)
-{
-        size_t n = 0;
-        for (size_t i = 0; i < m->count; i++) {
-                const struct entry *e = m->entries[i];
-                n += streq(e->info->team_id, team_id) && (e->state == ENTRY_STARTING || entry_alive(e, now));
-        }
-        return n;
-}
-
 static json_t *copy_json(const json_t *j)
 {
         return j && !json_is_null(j) ? json_deep_copy(j) : NULL;
@@ -46,6 +36,8 @@ static void fill_info(struct sandbox_info *i, const char *id, const struct sandb
         i->allow_internet_access = copy_json(s->allow_internet_access);
         i->network = copy_json(s->network);
         i->auto_pause = s->auto_pause;
+        i->auto_resume = s->auto_resume;
+        i->timeout_s = s->timeout_s;
 }
 
 /* Takes a place in the team's limit: the entry is in the table, STARTING. The caller gets a reference. */
@@ -58,18 +50,15 @@ static int reserve(struct sandbox_manager *m, const struct sandbox_spec *s, stru
         entry_set_tokens(m, e, s->secure, s->allow_public_traffic);
 
         pthread_mutex_lock(&m->lock);
-        bool full = count_team(m, s->team->id, clock_realtime_ns()) >= s->team->max_sandboxes;
-        if (!full) {
+        int r = manager_limit_check(m, s->team, err);
+        if (r == 0) {
                 e->references++;
                 entry_insert(m, e);
         }
         pthread_mutex_unlock(&m->lock);
-        if (full) {
+        if (r < 0) {
                 entry_unref(m, e);
-                return error_set(err, ERROR_LIMIT,
-                                 "you have reached the maximum number of concurrent E2B sandboxes (%u). "
-                                 "Kill one, or have the administrator raise the team's limit with 'vmon admin set-limits'.",
-                                 s->team->max_sandboxes);
+                return r;
         }
         *ret = e;
         return 0;
@@ -119,13 +108,12 @@ static int settle(struct sandbox_manager *m, struct entry *e, const struct sandb
 {
         pthread_mutex_lock(&m->lock);
         e->info->started_ns = clock_realtime_ns();
-        e->info->ends_ns = e->info->started_ns + s->timeout_s * NSEC_PER_SEC;
-        e->reap_ns = e->info->ends_ns + REAP_GRACE_NS;
+        entry_set_end(e, e->info->started_ns + s->timeout_s * NSEC_PER_SEC);
         pthread_mutex_unlock(&m->lock);
         json_t *record = sandbox_record_write(e->info, s->secure, s->allow_public_traffic);
         int r = records_sandbox_put(m->records, e->id, record, err);
         json_decref(record);
-        return r < 0 ? r : vm_set_expiry(e->vm, e->info->ends_ns, err);
+        return r < 0 ? r : vm_set_expiry(e->vm, entry_shim_end(e->info), err);
 }
 
 static int start(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, struct error *err)
@@ -170,8 +158,7 @@ static void undo(struct sandbox_manager *m, struct entry *e)
         pthread_mutex_unlock(&m->lock);
 }
 
-/* A kit may have been prepared since the start. */
-static int need_backend(struct sandbox_manager *m, struct error *err)
+int manager_need_backend(struct sandbox_manager *m, struct error *err)
 {
         const char *backend;
         if (template_cache_has_backend(m->templates))
@@ -191,7 +178,7 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
                 return r;
         r = m->node ? records_node_admits(m->records, m->node, err) : 0;
         if (r == 0)
-                r = need_backend(m, err);
+                r = manager_need_backend(m, err);
         if (r < 0)
                 return error_wrap(err, r, "start a sandbox");
         struct entry *e = NULL;

@@ -88,6 +88,24 @@ bool entry_alive(const struct entry *e, int64_t now_ns)
         return e->state == ENTRY_RUNNING && e->info->ends_ns > now_ns;
 }
 
+enum entry_state entry_state_now(const struct entry *e, int64_t now_ns)
+{
+        if (e->state != ENTRY_RUNNING || entry_alive(e, now_ns))
+                return e->state;
+        return e->info->auto_pause ? ENTRY_PAUSING : ENTRY_KILLING;
+}
+
+void entry_set_end(struct entry *e, int64_t ends_ns)
+{
+        e->info->ends_ns = ends_ns;
+        e->reap_ns = e->info->auto_pause ? ends_ns : ends_ns + REAP_GRACE_NS;
+}
+
+int64_t entry_shim_end(const struct sandbox_info *i)
+{
+        return i->auto_pause ? 0 : i->ends_ns;
+}
+
 char *manager_sandbox_dir(const struct sandbox_manager *m, const char *id)
 {
         return xasprintf("%s/sandboxes/%s", m->data_dir, id);
@@ -123,14 +141,24 @@ void manager_forget(struct sandbox_manager *m, const char *id)
                 log_warn("sandbox %s: its directory could not be removed: %s", id, err.message);
 }
 
-static int not_found(const char *id, struct error *err)
+int manager_not_found(const char *id, struct error *err)
 {
         return error_set(err, ERROR_NOT_FOUND, "Sandbox \"%s\" doesn't exist or you don't have access to it", id);
 }
 
-static bool visible(const struct entry *e, const struct team *team, int64_t now)
+bool entry_visible(const struct entry *e, const struct team *team, int64_t now_ns)
 {
-        return entry_alive(e, now) && (!team || streq(team->id, e->info->team_id));
+        enum entry_state s = entry_state_now(e, now_ns);
+        return (s == ENTRY_RUNNING || s == ENTRY_PAUSING || s == ENTRY_PAUSED || s == ENTRY_RESUMING) &&
+               (!team || streq(team->id, e->info->team_id));
+}
+
+/* On the way to being paused it shows as that, on the way back as not there yet. */
+static struct sandbox_info *show_info(const struct entry *e, int64_t now)
+{
+        struct sandbox_info *copy = sandbox_info_copy(e->info);
+        copy->paused = entry_state_now(e, now) != ENTRY_RUNNING;
+        return copy;
 }
 
 /* A reference to the living sandbox, or NULL. */
@@ -138,7 +166,8 @@ struct entry *manager_acquire(struct sandbox_manager *m, const struct team *team
 {
         pthread_mutex_lock(&m->lock);
         struct entry *e = entry_find(m, id);
-        if (e && !visible(e, team, clock_realtime_ns()))
+        int64_t now = clock_realtime_ns();
+        if (e && !(entry_visible(e, team, now) && entry_alive(e, now)))
                 e = NULL;
         if (e)
                 e->references++;
@@ -150,10 +179,11 @@ int sandbox_get(struct sandbox_manager *m, const struct team *team, const char *
 {
         pthread_mutex_lock(&m->lock);
         struct entry *e = entry_find(m, id);
-        struct sandbox_info *copy = e && visible(e, team, clock_realtime_ns()) ? sandbox_info_copy(e->info) : NULL;
+        int64_t now = clock_realtime_ns();
+        struct sandbox_info *copy = e && entry_visible(e, team, now) ? show_info(e, now) : NULL;
         pthread_mutex_unlock(&m->lock);
         if (!copy)
-                return not_found(id, err);
+                return manager_not_found(id, err);
         *ret = copy;
         return 0;
 }
@@ -166,37 +196,61 @@ int sandbox_list(struct sandbox_manager *m, const struct team *team, struct sand
         struct sandbox_info **list = xcalloc(m->count + 1, sizeof *list);
         size_t n = 0;
         for (size_t i = 0; i < m->count; i++)
-                if (visible(m->entries[i], team, now))
-                        list[n++] = sandbox_info_copy(m->entries[i]->info);
+                if (entry_visible(m->entries[i], team, now))
+                        list[n++] = show_info(m->entries[i], now);
         pthread_mutex_unlock(&m->lock);
         *ret = list;
         *count = n;
         return 0;
 }
 
-size_t sandbox_count(struct sandbox_manager *m, const char *team_id)
+size_t manager_count_team(const struct sandbox_manager *m, const char *team_id, int64_t now_ns)
 {
-        int64_t now = clock_realtime_ns();
         size_t n = 0;
-        pthread_mutex_lock(&m->lock);
         for (size_t i = 0; i < m->count; i++) {
                 const struct entry *e = m->entries[i];
-                if ((e->state == ENTRY_STARTING || entry_alive(e, now)) && (!team_id || streq(team_id, e->info->team_id)))
-                        n++;
+                enum entry_state s = entry_state_now(e, now_ns);
+                bool counts = s == ENTRY_STARTING || s == ENTRY_RUNNING || s == ENTRY_PAUSING || s == ENTRY_RESUMING;
+                n += counts && (!team_id || streq(team_id, e->info->team_id));
         }
+        return n;
+}
+
+int manager_limit_check(const struct sandbox_manager *m, const struct team *team, struct error *err)
+{
+        if (manager_count_team(m, team->id, clock_realtime_ns()) < team->max_sandboxes)
+                return 0;
+        return error_set(err, ERROR_LIMIT,
+                         "you have reached the maximum number of concurrent E2B sandboxes (%u). "
+                         "Kill one, or have the administrator raise the team's limit with 'vmon admin set-limits'.",
+                         team->max_sandboxes);
+}
+
+size_t sandbox_count(struct sandbox_manager *m, const char *team_id)
+{
+        pthread_mutex_lock(&m->lock);
+        size_t n = manager_count_team(m, team_id, clock_realtime_ns());
         pthread_mutex_unlock(&m->lock);
         return n;
 }
 
-/* RUNNING -> KILLING by exactly one caller. */
-static struct entry *begin_kill(struct sandbox_manager *m, const struct team *team, const char *id)
+/* RUNNING or PAUSED -> KILLING by exactly one caller, after a pause or resume that is under way. */
+static struct entry *begin_kill(struct sandbox_manager *m, const struct team *team, const char *id, enum entry_state *ret_before)
 {
+        struct entry *e;
         pthread_mutex_lock(&m->lock);
-        struct entry *e = entry_find(m, id);
-        if (e && !visible(e, team, clock_realtime_ns()))
-                e = NULL;
+        while ((e = entry_find(m, id))) {
+                if (!entry_visible(e, team, clock_realtime_ns())) {
+                        e = NULL;
+                        break;
+                }
+                if (e->state != ENTRY_PAUSING && e->state != ENTRY_RESUMING)
+                        break;
+                pthread_cond_wait(&m->changed, &m->lock);
+        }
         if (e) {
                 e->references++;
+                *ret_before = e->state;
                 e->state = ENTRY_KILLING;
         }
         pthread_mutex_unlock(&m->lock);
@@ -205,11 +259,12 @@ static struct entry *begin_kill(struct sandbox_manager *m, const struct team *te
 
 int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char *id, struct error *err)
 {
-        struct entry *e = begin_kill(m, team, id);
+        enum entry_state before;
+        struct entry *e = begin_kill(m, team, id, &before);
         if (!e)
-                return not_found(id, err);
+                return manager_not_found(id, err);
         pthread_mutex_lock(&e->vm_lock);
-        int r = vm_kill(e->vm, err);
+        int r = e->vm ? vm_kill(e->vm, err) : 0;
         pthread_mutex_unlock(&e->vm_lock);
         if (r == 0)
                 manager_forget(m, e->id);
@@ -217,7 +272,7 @@ int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char 
         if (r == 0)
                 entry_remove(m, e);
         else
-                e->state = ENTRY_RUNNING;
+                e->state = before;
         pthread_mutex_unlock(&m->lock);
         entry_unref(m, e);
         return r < 0 ? error_wrap(err, r, "kill sandbox %s", id) : 0;
@@ -230,9 +285,9 @@ static int move_end(struct sandbox_manager *m, struct entry *e, const struct san
         int r = records_sandbox_put(m->records, e->id, record, err);
         json_decref(record);
         if (r == 0)
-                r = vm_set_expiry(e->vm, changed->ends_ns, err);
+                r = vm_set_expiry(e->vm, entry_shim_end(changed), err);
         /* It has just ended: the watcher, which waits for our lock, removes the record. */
-        return r == -ENOENT ? not_found(e->id, err) : r;
+        return r == -ENOENT ? manager_not_found(e->id, err) : r;
 }
 
 static int change_end(struct sandbox_manager *m, struct entry *e, const struct team *team, int64_t timeout_s, bool extend_only,
@@ -246,7 +301,7 @@ static int change_end(struct sandbox_manager *m, struct entry *e, const struct t
         int64_t old = changed->ends_ns;
         int r = alive ? sandbox_timeout_end(changed->started_ns, old, clock_realtime_ns(), timeout_s, team ? team->max_sandbox_hours : 0,
                                             extend_only, &changed->ends_ns, err)
-                      : not_found(e->id, err);
+                      : manager_not_found(e->id, err);
         if (r == 0 && changed->ends_ns != old)
                 r = move_end(m, e, changed, err);
         if (r < 0) {
@@ -254,8 +309,7 @@ static int change_end(struct sandbox_manager *m, struct entry *e, const struct t
                 return r;
         }
         pthread_mutex_lock(&m->lock);
-        e->info->ends_ns = changed->ends_ns;
-        e->reap_ns = changed->ends_ns + REAP_GRACE_NS;
+        entry_set_end(e, changed->ends_ns);
         pthread_mutex_unlock(&m->lock);
         watch_poke(m);
         if (ret)
@@ -265,12 +319,24 @@ static int change_end(struct sandbox_manager *m, struct entry *e, const struct t
         return 0;
 }
 
+/* Is it being paused or resumed? */
+static bool between(struct sandbox_manager *m, const struct team *team, const char *id)
+{
+        int64_t now = clock_realtime_ns();
+        pthread_mutex_lock(&m->lock);
+        const struct entry *e = entry_find(m, id);
+        bool yes = e && entry_visible(e, team, now) && entry_state_now(e, now) != ENTRY_PAUSED;
+        pthread_mutex_unlock(&m->lock);
+        return yes;
+}
+
 int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool extend_only,
                         struct sandbox_info **ret, struct error *err)
 {
         struct entry *e = manager_acquire(m, team, id);
         if (!e)
-                return not_found(id, err);
+                return between(m, team, id) ? error_set(err, ERROR_CONFLICT, "Sandbox \"%s\" is being paused or resumed; try again in a moment", id)
+                                            : manager_not_found(id, err);
         pthread_mutex_lock(&e->vm_lock);
         int r = change_end(m, e, team, timeout_s, extend_only, ret, err);
         pthread_mutex_unlock(&e->vm_lock);
@@ -278,58 +344,12 @@ int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, cons
         return r;
 }
 
-int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret)
-{
-        struct sandbox_route route = {};
-        pthread_mutex_lock(&m->lock);
-        const struct entry *e = entry_find(m, id);
-        if (e && entry_alive(e, clock_realtime_ns())) {
-                route.running = true;
-                route.public_traffic = e->public_traffic;
-                route.nothing_started = e->info->nothing_started;
-                memcpy(route.traffic_token, e->traffic_token, sizeof route.traffic_token);
-                memcpy(route.envd_token, e->envd_token, sizeof route.envd_token);
-        }
-        pthread_mutex_unlock(&m->lock);
-        *ret = route;
-        return route.running ? 0 : -ENOENT;
-}
-
-int sandbox_dial(struct sandbox_manager *m, const char *id, int port, int *ret_fd)
-{
-        struct entry *e = manager_acquire(m, NULL, id);
-        if (!e)
-                return -ENOENT;
-        int r = vm_connect(e->vm, port, ret_fd, NULL);
-        entry_unref(m, e);
-        return r;
-}
-
-int sandbox_by_signature(struct sandbox_manager *m, const char *path, const char *operation, const char *user, const char *expiration,
-                         const char *signature, char *ret_id)
-{
-        int64_t now = clock_realtime_ns();
-        int r = -ENOENT;
-        pthread_mutex_lock(&m->lock);
-        for (size_t i = 0; i < m->count && r < 0; i++) {
-                const struct entry *e = m->entries[i];
-                char expected[FILE_SIGNATURE_MAX];
-                if (e->envd_token[0] == '\0' || !entry_alive(e, now))
-                        continue;
-                file_signature(path, operation, user, e->envd_token, expiration, expected);
-                if (str_equal_constant_time(expected, signature)) {
-                        memcpy(ret_id, e->id, SANDBOX_ID_LEN + 1);
-                        r = 0;
-                }
-        }
-        pthread_mutex_unlock(&m->lock);
-        return r;
-}
-
 static struct sandbox_manager *manager_alloc(const struct sandbox_settings *s)
 {
         struct sandbox_manager *m = xcalloc(1, sizeof *m);
         pthread_mutex_init(&m->lock, NULL);
+        pthread_cond_init(&m->changed, NULL);
+        pthread_cond_init(&m->due, NULL);
         m->data_dir = xstrdup(s->data_dir);
         m->kit_root = xstrdup_or_null(s->kit_root);
         m->need_backend = s->need_backend;
@@ -352,6 +372,8 @@ int sandbox_manager_new(const struct sandbox_settings *s, struct sandbox_manager
                 r = watch_start(m, err);
         if (r == 0)
                 r = manager_adopt_all(m, err);
+        if (r == 0)
+                r = pausers_start(m, err);
         if (r < 0) {
                 sandbox_manager_free(m);
                 return r;
@@ -364,11 +386,14 @@ void sandbox_manager_free(struct sandbox_manager *m)
 {
         if (!m)
                 return;
+        pausers_stop(m);
         watch_stop(m);
         for (size_t i = 0; i < m->count; i++)
                 entry_unref(m, m->entries[i]);
         free(m->entries);
         template_cache_free(m->templates);
+        pthread_cond_destroy(&m->changed);
+        pthread_cond_destroy(&m->due);
         pthread_mutex_destroy(&m->lock);
         explicit_bzero(m->root_secret, sizeof m->root_secret);
         free(m->data_dir);

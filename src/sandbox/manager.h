@@ -3,17 +3,22 @@
  * Life of an entry (docs/architecture.md; sandbox-api 21 has the whole product's):
  *
  *     STARTING --restored and recorded--> RUNNING --kill--> KILLING --dead--> GONE
- *         |                                  |  ^--------------'  (the kill failed: may be tried again)
- *         '-------- create failed -----------+------- VM ended by itself or at its expiry ------> GONE
+ *         |                                |  |  ^--------------'  (the kill failed: may be tried again)
+ *         '-------- create failed ---------+--|----- VM ended by itself or at its expiry ------> GONE
+ *                                             |
+ *     RUNNING --pause, or expiry with autoPause--> PAUSING --saved, VM gone--> PAUSED --resume--> RESUMING --> RUNNING
+ *        ^-----------------(failed)-------------------'          ^--(failed before it ran)-----------'
  *
  * STARTING holds a place in the team's limit and is invisible; GONE is out of the table and lives only as long as somebody
- * holds a reference. A RUNNING entry past its end is treated as gone at once: the shim, which keeps the time of death,
- * needs a few milliseconds to act on it.
+ * holds a reference. A RUNNING entry past its end is treated at once as what it is about to be, gone or paused: the shim, which
+ * keeps the time of death, and the pausers need a few milliseconds to act on it. Whoever meets PAUSING or RESUMING waits for
+ * its end on manager.changed. An entry never loses its VM: pausing replaces it in the table with a new one.
  *
  * Durable state is the directory sandboxes/<id>/ and the record in the store. Create makes the directory, restores the VM
  * and writes the record, and only then shows the sandbox to anyone; death removes the VM, then the record, then the
  * directory. So whatever instant the process is killed at, the next start finds a complete sandbox (directory, record
- * and living VM), which it adopts, or parts of one, which it removes.
+ * and living VM), which it adopts, or parts of one, which it removes. A sandbox is paused when its directory holds the complete
+ * `paused`, published after the last and renamed before the first instruction that runs; a VM beside it stands still and is ended.
  *
  * Locks: manager.lock guards the table and every mutable member of entries but `vm`'s use; it is never held across I/O.
  * entry.vm_lock serialises the calls on one VM that are not thread-safe and changes of its end; it is taken before
@@ -33,7 +38,10 @@
 /* A sandbox whose shim has not ended it this long after its end is ended by the manager. */
 #define REAP_GRACE_NS (3 * NSEC_PER_SEC)
 
-enum entry_state { ENTRY_STARTING = 0, ENTRY_RUNNING, ENTRY_KILLING, ENTRY_GONE };
+enum entry_state { ENTRY_STARTING = 0, ENTRY_RUNNING, ENTRY_PAUSING, ENTRY_PAUSED, ENTRY_RESUMING, ENTRY_KILLING, ENTRY_GONE };
+
+/* Threads that pause what has reached its end: each is busy for a few hundred milliseconds a sandbox. */
+#define PAUSERS 4
 
 struct entry {
         unsigned references;         /* guarded by manager.lock */
@@ -41,10 +49,10 @@ struct entry {
         char id[SANDBOX_ID_MAX + 1];
         struct sandbox_info *info;   /* immutable but for ends_ns; complete from RUNNING on, before only id and team */
         bool public_traffic;
-        int64_t reap_ns;             /* when the manager itself ends what the shim should have ended (REAP_GRACE_NS) */
+        int64_t reap_ns;             /* when the manager pauses it, or itself ends what the shim should have ended (REAP_GRACE_NS) */
         char envd_token[SANDBOX_TOKEN_LEN + 1], traffic_token[SANDBOX_TOKEN_LEN + 1]; /* "" when there is none */
         pthread_mutex_t vm_lock;
-        struct vm *vm;               /* set before RUNNING, closed with the last reference */
+        struct vm *vm;               /* set before RUNNING, closed with the last reference; NULL while paused */
 };
 
 struct sandbox_manager {
@@ -64,6 +72,10 @@ struct sandbox_manager {
         bool stopping;               /* guarded by lock */
         pthread_t watcher;
         bool watching;               /* the thread exists */
+        pthread_cond_t changed;      /* an entry has left PAUSING or RESUMING */
+        pthread_cond_t due;          /* an end has changed, or stopping */
+        pthread_t pausers[PAUSERS];
+        unsigned pauser_count;
 };
 
 /* manager.c: the table */
@@ -75,6 +87,18 @@ void entry_remove(struct sandbox_manager *m, struct entry *e);             /* wi
                                                                               the caller must hold another */
 struct entry *manager_acquire(struct sandbox_manager *m, const struct team *team, const char *id); /* a reference, or NULL */
 bool entry_alive(const struct entry *e, int64_t now_ns);                   /* with the lock */
+/* What the entry counts as: RUNNING past its end is PAUSING or KILLING. With the lock. */
+enum entry_state entry_state_now(const struct entry *e, int64_t now_ns);
+/* Does it belong to the team (NULL = any) and exist, running or paused or between them? With the lock. */
+bool entry_visible(const struct entry *e, const struct team *team, int64_t now_ns);
+/* Sets the end, and with it when the manager acts on it. With the lock. */
+void entry_set_end(struct entry *e, int64_t ends_ns);
+/* The end that the shim is told: none where the manager pauses. */
+int64_t entry_shim_end(const struct sandbox_info *i);
+int manager_need_backend(struct sandbox_manager *m, struct error *err); /* a kit may have been prepared since the start */
+int manager_not_found(const char *id, struct error *err);
+size_t manager_count_team(const struct sandbox_manager *m, const char *team_id, int64_t now_ns); /* with the lock; NULL = all */
+int manager_limit_check(const struct sandbox_manager *m, const struct team *team, struct error *err); /* with the lock */
 char *manager_sandbox_dir(const struct sandbox_manager *m, const char *id); /* the caller frees */
 char *manager_build_dir(const struct sandbox_manager *m, const char *build_id);
 /* The tokens that an entry with these properties has. */
@@ -87,6 +111,16 @@ int watch_start(struct sandbox_manager *m, struct error *err);
 void watch_stop(struct sandbox_manager *m);
 int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err); /* takes a reference of its own */
 void watch_poke(struct sandbox_manager *m); /* an end has changed */
+void watch_bury(struct sandbox_manager *m, struct entry *e); /* ends and forgets what the caller has set to KILLING */
+
+/* pause.c */
+int pausers_start(struct sandbox_manager *m, struct error *err);
+void pausers_stop(struct sandbox_manager *m);
+char *manager_paused_dir(const struct sandbox_manager *m, const char *id); /* the caller frees */
+/* What the agent is told when the guest goes on: who it is; its environment it still has. */
+json_t *manager_wake_again(const struct entry *e);
+/* A sandbox whose directory holds `paused`, and nothing that runs: shown, with a reference taken over. */
+void manager_show_paused(struct sandbox_manager *m, struct entry *e);
 
 /* adopt.c: what a previous process left */
 int manager_adopt_all(struct sandbox_manager *m, struct error *err);

@@ -225,6 +225,11 @@ static const struct refusal {
         [PROXY_TOKEN_WRONG] = {403, "Invalid Traffic Access Token",
                                "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is "
                                "invalid"},
+        [PROXY_RESUME_DENIED] = {403, "Sandbox Is Paused",
+                                 "This sandbox can't be resumed with the credentials provided. Check your access token and try again."},
+        [PROXY_RESUME_LIMIT] = {429, "Too Many Sandboxes",
+                                "This sandbox is paused, and its team already runs as many sandboxes as it may. Kill or pause one and try again."},
+        [PROXY_RESUME_FAILED] = {409, "Sandbox Is Paused", "The sandbox is still transitioning. Try again in a moment."},
 };
 
 /* Beside the message, which clients compare (known failure 82: such ports were blamed on time-outs). */

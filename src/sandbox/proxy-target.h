@@ -38,6 +38,9 @@ enum proxy_refusal {
         PROXY_NOTHING_STARTED, /* 502: a closed port of a sandbox whose template has no start command */
         PROXY_TOKEN_MISSING, /* 403 */
         PROXY_TOKEN_WRONG,   /* 403 */
+        PROXY_RESUME_DENIED, /* 403: to a paused sandbox, without what resumes it (sandbox-api 21) */
+        PROXY_RESUME_LIMIT,  /* 429 */
+        PROXY_RESUME_FAILED, /* 409 */
 };
 
 /* Writes the body of a refusal, as JSON, or as an HTML page where the request looks like a browser's navigation. `path`

@@ -100,6 +100,8 @@ static void relay_fail(struct relay *l)
         l->started = true;
         if (sandbox_route(l->proxy->manager, l->target.id, &route) == 0)
                 what = route.nothing_started ? PROXY_NOTHING_STARTED : PROXY_PORT_CLOSED;
+        else if (route.resumable)
+                what = l->dial_result == -EDQUOT ? PROXY_RESUME_LIMIT : PROXY_RESUME_FAILED;
         refuse(l->x, what, &l->target, NULL);
 }
 
@@ -286,7 +288,7 @@ static void on_dialled(uv_work_t *work, int status)
         } else if (l->dial_result == 0) {
                 timer_end(l);
                 start_call(l);
-        } else if (l->dial_result != -ENOENT && l->attempts < DIAL_ATTEMPTS) {
+        } else if (l->dial_result != -ENOENT && l->dial_result != -EDQUOT && l->attempts < DIAL_ATTEMPTS) {
                 retry_later(l);
         } else {
                 timer_end(l);
@@ -379,6 +381,20 @@ static bool token_refused(const struct http_request *r, const struct proxy_targe
         return true;
 }
 
+/* A paused sandbox is resumed only for who may use what he asks for (sandbox-api 21.1). */
+static bool may_resume(struct proxy *p, const struct http_request *r, const struct proxy_target *t, const struct sandbox_route *route)
+{
+        enum proxy_refusal ignored;
+        const char *token = http_headers_get(&r->headers, "x-access-token");
+        struct proxy_target signed_ = {};
+
+        if (t->port != PROXY_AGENT_PORT)
+                return !token_refused(r, t, route, &ignored);
+        if (route->envd_token[0] == '\0' || (token && str_equal_constant_time(token, route->envd_token)))
+                return true;
+        return proxy_target_signed(r) && find_signed(p, r, &signed_) == NULL && streq(signed_.id, t->id);
+}
+
 static void bad_request(struct http_exchange *x, const char *why)
 {
         CLEANUP_FREE char *body = xasprintf("%s\n", why);
@@ -408,9 +424,11 @@ void proxy_handle(struct proxy *p, struct http_exchange *x)
         reserved = target.port == PROXY_AGENT_PORT ? proxy_reserved_path(r->path) : NULL;
         if (reserved)
                 refuse_now(x, PROXY_RESERVED, &target, reserved);
-        else if (sandbox_route(p->manager, target.id, &route) < 0 || !route.running)
+        else if (sandbox_route(p->manager, target.id, &route) < 0 && !route.resumable)
                 refuse_now(x, PROXY_NOT_FOUND, &target, NULL);
-        else if (token_refused(r, &target, &route, &refusal))
+        else if (route.resumable && !may_resume(p, r, &target, &route))
+                refuse_now(x, PROXY_RESUME_DENIED, &target, NULL);
+        else if (!route.resumable && token_refused(r, &target, &route, &refusal))
                 refuse_now(x, refusal, &target, NULL);
         else
                 relay_new(p, x, &target);

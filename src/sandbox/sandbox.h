@@ -26,7 +26,8 @@ struct sandbox_spec {
         const struct build_record *build;
         int64_t timeout_s;
         bool secure;
-        bool auto_pause;          /* kept; acted on by the sandbox issue */
+        bool auto_pause;          /* at its end the sandbox is paused, not ended */
+        bool auto_resume;         /* traffic to the paused sandbox resumes it */
         const json_t *metadata;   /* object of strings or NULL */
         const json_t *env;        /* object of strings or NULL */
         const json_t *allow_internet_access; /* true/false/NULL */
@@ -44,7 +45,9 @@ struct sandbox_info { /* a copy; free with sandbox_info_free */
         unsigned vcpus, memory_mb;
         uint64_t disk_mb;
         json_t *metadata, *allow_internet_access, *network;
-        bool auto_pause;
+        bool auto_pause, auto_resume;
+        int64_t timeout_s;    /* as at create: what an automatic resume gives */
+        bool paused;
         bool nothing_started; /* the template has no start command */
 };
 void sandbox_info_free(struct sandbox_info *i);
@@ -63,6 +66,16 @@ int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char 
 /* end = now + timeout; with `extend_only` never earlier than it is. */
 int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool extend_only,
                         struct sandbox_info **ret, struct error *err);
+
+/* Saves memory and devices, ends the VM, keeps the disk; durable when it returns (sandbox-api 9). Waits for a pause or resume that
+ * is under way. CONFLICT when it is paused already; NOT_FOUND as above; after any other error it goes on running. */
+int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char *id, struct error *err);
+/* Running: the end is moved as by sandbox_set_timeout(extend_only). Paused: resumed, to end `timeout_s` from now, and *ret_resumed
+ * is true (sandbox-api 11). Of several callers one resumes and the others wait. LIMIT when the team runs too many; CONFLICT while
+ * it is being killed. `running_ok` false: CONFLICT when it is running (sandbox-api 10). */
+int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool running_ok,
+                    struct sandbox_info **ret, bool *ret_resumed, struct error *err);
+
 size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
 
 /* The last bytes of a sandbox's console; the caller frees. */
@@ -75,14 +88,16 @@ void sandbox_build_forget(struct sandbox_manager *m, const char *build_id);
 /* For the traffic proxy (proxy.h); any thread. `ret` says what the gateway must check. */
 struct sandbox_route {
         bool running;
+        bool resumable;       /* paused, and traffic resumes it */
         bool public_traffic;
         bool nothing_started; /* as in sandbox_info */
         char traffic_token[65];
         char envd_token[65]; /* "" when not secure */
 };
 int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret);
-/* Blocking (worker thread): a connected socket to a guest port; -ENOENT unknown, -ECONNREFUSED nothing listens. */
+/* Blocking (worker thread): a connected socket to a guest port; -ENOENT unknown, -ECONNREFUSED nothing listens. A paused sandbox
+ * is resumed where that is wanted (sandbox-api 21); -EDQUOT when its team runs too many. */
 int sandbox_dial(struct sandbox_manager *m, const char *id, int port, int *ret_fd);
-/* The running sandbox whose token makes the signature of a signed file URL valid (sandbox-api 22.3); `ret_id` has 22 bytes. */
+/* The running or resumable sandbox whose token makes the signature of a signed file URL valid (sandbox-api 22.3); `ret_id` has 22 bytes. */
 int sandbox_by_signature(struct sandbox_manager *m, const char *path, const char *operation, const char *user, const char *expiration,
                          const char *signature, char *ret_id);

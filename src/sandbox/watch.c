@@ -25,6 +25,7 @@ void watch_poke(struct sandbox_manager *m)
         /* EAGAIN means that it is readable already. */
         if (eventfd_write(m->wake_fd, 1) < 0 && errno != EAGAIN)
                 log_warn("the sandbox watcher could not be woken: errno %d", errno);
+        pthread_cond_broadcast(&m->due);
 }
 
 int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err)
@@ -48,6 +49,7 @@ static void bury_later(struct sandbox_manager *m, struct entry *e)
         int64_t now = clock_realtime_ns();
         pthread_mutex_lock(&m->lock);
         e->state = ENTRY_RUNNING;
+        e->info->auto_pause = false; /* it is dead: nothing is left to pause */
         if (e->info->ends_ns > now)
                 e->info->ends_ns = now;
         e->reap_ns = now + REAP_RETRY_NS;
@@ -56,7 +58,7 @@ static void bury_later(struct sandbox_manager *m, struct entry *e)
 
 /* For a VM that is dead or overdue and was claimed. The namespace may outlive a shim that was killed: vm_kill() releases
  * whatever is left. */
-static void bury(struct sandbox_manager *m, struct entry *e)
+void watch_bury(struct sandbox_manager *m, struct entry *e)
 {
         struct error err = {};
         pthread_mutex_lock(&e->vm_lock);
@@ -70,6 +72,7 @@ static void bury(struct sandbox_manager *m, struct entry *e)
         manager_forget(m, e->id);
         pthread_mutex_lock(&m->lock);
         entry_remove(m, e);
+        pthread_cond_broadcast(&m->changed);
         pthread_mutex_unlock(&m->lock);
 }
 
@@ -102,7 +105,7 @@ static void handle_events(struct sandbox_manager *m, struct epoll_event *events,
                 if (!e)
                         continue;
                 if (mine[i])
-                        bury(m, e);
+                        watch_bury(m, e);
                 entry_unref(m, e);
         }
 }
@@ -115,7 +118,7 @@ static struct entry *take_overdue(struct sandbox_manager *m, int64_t now, int64_
         pthread_mutex_lock(&m->lock);
         for (size_t i = 0; i < m->count; i++) {
                 struct entry *e = m->entries[i];
-                if (e->state != ENTRY_RUNNING)
+                if (e->state != ENTRY_RUNNING || e->info->auto_pause)
                         continue;
                 if (!found && e->reap_ns <= now) {
                         found = e;
@@ -137,7 +140,7 @@ static int reap_overdue(struct sandbox_manager *m)
         struct entry *e;
         while ((e = take_overdue(m, clock_realtime_ns(), &next))) {
                 log_warn("sandbox %s: its supervisor did not end it in time; ending it now", e->id);
-                bury(m, e);
+                watch_bury(m, e);
                 entry_unref(m, e);
         }
         if (next == INT64_MAX)

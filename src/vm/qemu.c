@@ -225,6 +225,7 @@ static void add_start(struct vector *v, const struct qemu_options *o)
         add_pair(v, "-mon", xstrdup("chardev=qmp,mode=control"));
         if (o->incoming) {
                 add_pair(v, "-incoming", xstrdup("defer"));
+                add(v, xstrdup("-S")); /* a state saved by xen-save-devices-state arrives as a running one */
                 return;
         }
         add_pair(v, "-kernel", xstrdup(o->kernel));

@@ -1,4 +1,4 @@
-/* vm_restore(): a fork of a template, on the fast path.
+/* vm_restore(): a fork of a template, on the fast path; or one that was paused (pause.c).
  *
  * The wake request is in the agent's socket before the guest runs its first instruction, so that the agent (alone unfrozen) finds
  * it at once. QEMU reads the device state from a private copy of a sealed memfd: migration moves the file offset, which forks
@@ -24,7 +24,6 @@
 
 #define ENTROPY_BYTES 64
 #define RESTORE_TIMEOUT_S 60
-#define WAKE_TIMEOUT_MS 60000
 
 static int add_fd_copy(struct launch *l, int fd, int number, struct error *err)
 {
@@ -42,7 +41,7 @@ static int collect(const struct vm_fork *f, const char *overlay, struct launch *
         CLEANUP_FREE char *rootfs = path_join(t->build_dir, "rootfs.img");
         int r;
 
-        r = disk_overlay_create(overlay, vm_manifest_part(&t->manifest, "rootfs.img")->size, err);
+        r = f->paused ? 0 : disk_overlay_create(overlay, vm_manifest_part(&t->manifest, "rootfs.img")->size, err);
         if (r == 0)
                 r = launch_add_disk(l, rootfs, false, err);
         if (r == 0)
@@ -83,14 +82,14 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
                 r = note_kit(f, err);
         if (r >= 0)
                 r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, NULL, ret, err);
-        if (r < 0)
+        if (r < 0 && !f->paused)
                 unlink(overlay);
         return r;
 }
 
-static json_t *wake_arguments(const struct vm_fork *f)
+json_t *vm_wake_arguments(const json_t *request)
 {
-        json_t *wake = f->wake ? json_copy((json_t *)f->wake) : json_object();
+        json_t *wake = request ? json_copy((json_t *)request) : json_object();
         unsigned char entropy[ENTROPY_BYTES], text[ENTROPY_BYTES * 4 / 3 + 8];
 
         random_bytes(entropy, sizeof entropy);
@@ -102,23 +101,35 @@ static json_t *wake_arguments(const struct vm_fork *f)
         return wake;
 }
 
-static int load_state(struct vm *vm, const struct vm_template *t, struct error *err)
+/* Opened anew: an offset of its own. */
+static int open_state(const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_FREE char *path = f->paused ? path_join(f->paused, "device-state") :
+                                              xasprintf("/proc/self/fd/%d", f->template_->device_state_fd);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+        return fd < 0 ? error_errno(err, errno, "open the device state") : fd;
+}
+
+static int load_state(struct vm *vm, const struct vm_fork *f, struct error *err)
 {
         static const char *const completed[] = {"completed", NULL};
-        CLEANUP_FREE char *path = xasprintf("/proc/self/fd/%d", t->device_state_fd);
         CLEANUP_JSON json_t *name = json_pack("{s:s}", "fdname", "state"), *uri = json_pack("{s:s}", "uri", "fd:state");
-        /* Opened anew: an offset of its own. */
-        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+        CLEANUP_CLOSE int fd = open_state(f, err);
         int r;
 
         if (fd < 0)
-                return error_errno(err, errno, "open the device state");
+                return fd;
         r = vm_migration_setup(vm, err);
+        if (r == 0 && f->paused)
+                r = vm_paused_memory(vm, f, err);
         if (r == 0)
                 r = vm_qmp(vm, "getfd", name, fd, NULL, err);
         if (r == 0)
                 r = vm_qmp_await(vm, "migrate-incoming", uri, -1, "MIGRATION", completed, RESTORE_TIMEOUT_S, NULL, err);
-        /* The snapshot was taken while stopped, and so it arrives. (A state that does not load ends QEMU.) */
+        /* It arrives stopped. (A state that does not load ends QEMU.) */
+        if (r == 0 && f->before_run)
+                r = f->before_run(f->before_run_data, err);
         if (r == 0)
                 r = vm_qmp(vm, "cont", NULL, -1, NULL, err);
         return r;
@@ -126,7 +137,7 @@ static int load_state(struct vm *vm, const struct vm_template *t, struct error *
 
 static int wake(struct vm *vm, const struct vm_fork *f, struct error *err)
 {
-        CLEANUP_JSON json_t *arguments = wake_arguments(f);
+        CLEANUP_JSON json_t *arguments = vm_wake_arguments(f->wake);
         struct agent *a;
         json_int_t id;
         int r = agent_open(vm, &a, err);
@@ -135,9 +146,9 @@ static int wake(struct vm *vm, const struct vm_fork *f, struct error *err)
                 return r;
         r = agent_send(a, "wake", arguments, &id, err);
         if (r == 0)
-                r = load_state(vm, f->template_, err);
+                r = load_state(vm, f, err);
         if (r == 0)
-                r = agent_wait(a, id, WAKE_TIMEOUT_MS, NULL, NULL, NULL, err);
+                r = agent_wait(a, id, VM_WAKE_TIMEOUT_MS, NULL, NULL, NULL, err);
         agent_close(a);
         return r == -ETIMEDOUT ? -EAGAIN : r;
 }
@@ -163,8 +174,10 @@ static void add_reason(const char *dir, struct error *err)
 int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
 {
         struct vm *vm;
-        int r = start(f, &vm, err);
+        int r = f->paused ? vm_paused_check(f, err) : 0;
 
+        if (r == 0)
+                r = start(f, &vm, err);
         if (r < 0)
                 return error_wrap(err, r, "fork VM %s", f->id);
         r = wake(vm, f, err);

@@ -65,10 +65,24 @@ struct vm_fork {
         int64_t expires_at_ns;
         const json_t *wake;       /* the agent's wake request without op/entropy/time (docs/agent-protocol.md);
                                      passed over a pipe, never argv */
+        const char *paused;       /* a directory of vm_pause(): `dir` is that of the paused VM, and the fork goes on from there */
+        /* Called when the VM is complete and still stopped; an error ends it. What it was made from is then as before. May be NULL. */
+        int (*before_run)(void *data, struct error *err);
+        void *before_run_data;
 };
 /* Forks a running copy: QEMU restored from the snapshot, continued, and the agent woken (secret, entropy, time,
  * identity) before anything else in the guest runs. Returns when the agent has answered. */
 int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err);
+
+/* Stops a fork and saves what it changed in memory (delta.h) and its devices into the new directory `into`, which is published
+ * complete and durable, as is the overlay; nothing of the guest has run since. 0: the VM stands still, to be killed or to be
+ * continued. On failure it goes on, and nothing is left at `into`. *ret_pages (may be NULL): changed pages. `wake` is the
+ * wake request for going on, as in struct vm_fork. */
+int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err);
+/* Lets a VM go on that vm_pause() has stopped, or that a caller which died had: continued and woken. */
+int vm_continue(struct vm *vm, const json_t *wake, struct error *err);
+/* Does it run? ERROR_NOT_FOUND when it has ended. */
+int vm_is_running(struct vm *vm, bool *ret, struct error *err);
 
 /* Finds a VM again by its directory; ERROR_NOT_FOUND when its shim is gone. */
 int vm_adopt(const char *dir, struct vm **ret, struct error *err);

@@ -44,3 +44,12 @@ int vm_migration_setup(struct vm *vm, struct error *err);
 
 /* What ended the VM, by what its shim left behind: fills `err` (ERROR_UNAVAILABLE) and returns its errno. */
 int vm_death(const struct vm *vm, struct error *err);
+
+#define VM_WAKE_TIMEOUT_MS 60000
+/* The agent's wake request: `request` (may be NULL) with new entropy and the time. */
+json_t *vm_wake_arguments(const json_t *request);
+
+/* pause.c: is what was saved in f->paused whole, and for this template? */
+int vm_paused_check(const struct vm_fork *f, struct error *err);
+/* Puts the changed memory into a QEMU that waits for its device state. */
+int vm_paused_memory(struct vm *vm, const struct vm_fork *f, struct error *err);

@@ -60,6 +60,8 @@ static void test_what_sdks_send(void **state)
         (void)state;
         takes("{\"templateID\":\"base\"}", true);
         takes("{\"templateID\":\"base\",\"metadata\":{},\"envVars\":{},\"timeout\":300,\"secure\":true,\"allow_internet_access\":true}", false);
+        takes("{\"templateID\":\"base\",\"autoPause\":true,\"autoResume\":{\"enabled\":true}}", false);
+        takes("{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", false); /* it may be paused by hand */
         takes("{\"templateID\":\"base\",\"autoPause\":false,\"network\":{\"allowOut\":[],\"denyOut\":[]},\"volumeMounts\":[],\"mcp\":{\"a\":1},"
               "\"futureField\":[1,2]}", false);
         takes("{\"templateID\":\"base\",\"metadata\":null,\"envVars\":null,\"network\":null,\"mcp\":null,\"iam\":null,\"timeout\":null}", false);
@@ -128,7 +130,7 @@ static void test_unavailable_is_refused(void **state)
         (void)state;
         refused("{\"templateID\":\"b\",\"autoPauseMemory\":false}", ERROR_INVALID, "autoPauseMemory=false only applies when autoPause is true.");
         refused("{\"templateID\":\"b\",\"autoPause\":true,\"autoPauseMemory\":false,\"autoResume\":{\"enabled\":true}}", ERROR_INVALID, "autoResume");
-        refused("{\"templateID\":\"b\",\"autoPause\":true}", ERROR_INVALID, "not available");
+        refused("{\"templateID\":\"b\",\"autoPause\":true,\"autoPauseMemory\":false}", ERROR_INVALID, "not available");
         refused("{\"templateID\":\"b\",\"allow_internet_access\":false}", ERROR_INVALID, "allow_internet_access");
         refused("{\"templateID\":\"b\",\"network\":{\"allowPublicTraffic\":false}}", ERROR_INVALID,
                 "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.");

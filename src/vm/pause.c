@@ -1,0 +1,210 @@
+/* vm_pause() and what vm_restore() needs to go on from it (design 6).
+ *
+ * A fork's memory is a private mapping, so a migration would save all of it. Instead: the agent freezes the guest, QEMU stops and
+ * writes its devices with xen-save-devices-state, and the changed pages are read out of its mapping. The overlay stays where it
+ * is: stopping QEMU has written what it held back, and nothing writes to it any more.
+ *
+ *     <into>/device-state   <into>/memory-delta   <into>/paused.json   sizes and digests of the two
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "vm/agent_internal.h"
+#include "vm/delta.h"
+#include "vm/digest.h"
+#include "vm/template_internal.h"
+#include "vm/vm_internal.h"
+
+#define PAUSED_FORMAT 1
+#define PAUSED_MAX_BYTES 4096
+#define AGENT_TIMEOUT_S 30
+/* fdset of the device state; the disks' are below. */
+#define STATE_SET 999
+
+static const char *const parts[] = {"device-state", "memory-delta"};
+
+static int create(const char *path, struct error *err)
+{
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+        return fd < 0 ? error_errno(err, errno, "create %s", path) : fd;
+}
+
+static int open_part(const char *dir, const char *name, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(dir, name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+        return fd < 0 ? error_errno(err, errno, "open %s", path) : fd;
+}
+
+static int save_devices(struct vm *vm, const char *dir, struct error *err)
+{
+        CLEANUP_FREE char *file = xasprintf("/dev/fdset/%d", STATE_SET);
+        CLEANUP_JSON json_t *set = json_pack("{s:i}", "fdset-id", STATE_SET);
+        CLEANUP_JSON json_t *save = json_pack("{s:s, s:b}", "filename", file, "live", 0);
+        CLEANUP_FREE char *path = path_join(dir, "device-state");
+        CLEANUP_CLOSE int fd = create(path, err);
+        int r;
+
+        if (fd < 0)
+                return fd;
+        r = vm_qmp(vm, "add-fd", set, fd, NULL, err);
+        if (r < 0)
+                return r;
+        r = vm_qmp(vm, "xen-save-devices-state", save, -1, NULL, err);
+        vm_qmp(vm, "remove-fd", set, -1, NULL, NULL);
+        return r < 0 ? r : file_fsync(path, err);
+}
+
+static int save_memory(struct vm *vm, unsigned memory_mib, const char *dir, uint64_t *ret_pages, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(dir, "memory-delta");
+        CLEANUP_CLOSE int fd = create(path, err);
+        int r;
+
+        if (fd < 0)
+                return fd;
+        r = memory_delta_save(vm->qemu_pid, (uint64_t)memory_mib << 20, fd, ret_pages, err);
+        return r < 0 ? r : file_fsync(path, err);
+}
+
+static int describe(const char *dir, unsigned memory_mib, struct error *err)
+{
+        CLEANUP_JSON json_t *j = json_pack("{s:i, s:i}", "format", PAUSED_FORMAT, "memory_mib", (int)memory_mib);
+        CLEANUP_FREE char *path = path_join(dir, "paused.json"), *text = NULL;
+
+        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+                CLEANUP_CLOSE int fd = open_part(dir, parts[i], err);
+                char hex[DIGEST_HEX_LEN + 1];
+                uint64_t size;
+                int r;
+
+                if (fd < 0)
+                        return fd;
+                r = digest_file(fd, &size, hex);
+                if (r < 0)
+                        return error_errno(err, r, "read %s/%s", dir, parts[i]);
+                json_object_set_new(j, parts[i], json_pack("{s:I, s:s}", "size", (json_int_t)size, "digest", hex));
+        }
+        text = json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS);
+        return file_write_atomic(path, text, strlen(text), 0600, err);
+}
+
+static int save(struct vm *vm, unsigned memory_mib, const char *dir, uint64_t *ret_pages, struct error *err)
+{
+        CLEANUP_FREE char *overlay = path_join(vm->dir, "overlay.qcow2");
+        int r = vm_qmp(vm, "stop", NULL, -1, NULL, err);
+
+        if (r == 0)
+                r = save_devices(vm, dir, err);
+        if (r == 0)
+                r = save_memory(vm, memory_mib, dir, ret_pages, err);
+        if (r == 0)
+                r = file_fsync(overlay, err);
+        return r < 0 ? r : describe(dir, memory_mib, err);
+}
+
+int vm_continue(struct vm *vm, const json_t *wake, struct error *err)
+{
+        CLEANUP_JSON json_t *arguments = vm_wake_arguments(wake);
+        struct agent *a;
+        json_int_t id;
+        int r = agent_open(vm, &a, err);
+
+        if (r < 0)
+                return error_wrap(err, r, "continue VM %s", vm->id);
+        /* Asked before it runs, so that the guest finds the time before anything else does. */
+        r = agent_send(a, "wake", arguments, &id, err);
+        if (r == 0)
+                r = vm_qmp(vm, "cont", NULL, -1, NULL, err);
+        if (r == 0)
+                r = agent_wait(a, id, VM_WAKE_TIMEOUT_MS, NULL, NULL, NULL, err);
+        agent_close(a);
+        return r < 0 ? error_wrap(err, r, "continue VM %s", vm->id) : 0;
+}
+
+int vm_is_running(struct vm *vm, bool *ret, struct error *err)
+{
+        CLEANUP_JSON json_t *status = NULL;
+        int r = vm_qmp(vm, "query-status", NULL, -1, &status, err);
+
+        if (r == 0)
+                *ret = json_bool(status, "running", false);
+        return r;
+}
+
+int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
+{
+        CLEANUP_FREE char *part = xasprintf("%s.tmp", into);
+        struct agent *a = NULL;
+        int r = tree_remove(part, err);
+
+        if (r == 0)
+                r = dir_make(part, 0700, err);
+        if (r == 0)
+                r = agent_connect(vm, NULL, AGENT_TIMEOUT_S, NULL, NULL, &a, err);
+        if (r < 0)
+                return error_wrap(err, r, "pause VM %s", vm->id);
+        r = agent_request(a, "freeze", NULL, AGENT_TIMEOUT_S, NULL, NULL, NULL, err);
+        /* The channel stays open meanwhile: the saved guest sees no disconnect in its first moment. */
+        if (r == 0)
+                r = save(vm, memory_mib, part, ret_pages, err);
+        if (r == 0)
+                r = file_publish(part, into, err);
+        agent_close(a);
+        if (r == 0)
+                return 0;
+        vm_continue(vm, wake, NULL);
+        tree_remove(part, NULL);
+        return error_wrap(err, r, "pause VM %s", vm->id);
+}
+
+static int check_part(const char *dir, const char *name, const json_t *said, struct error *err)
+{
+        CLEANUP_CLOSE int fd = open_part(dir, name, err);
+        char hex[DIGEST_HEX_LEN + 1] = "";
+        uint64_t size = 0;
+        int r;
+
+        if (fd < 0)
+                return fd;
+        r = digest_file(fd, &size, hex);
+        if (r < 0)
+                return error_errno(err, r, "read %s/%s", dir, name);
+        if (size != (uint64_t)json_int(said, "size", -1) || !streq(hex, json_str(said, "digest") ?: ""))
+                return error_set(err, ERROR_INTERNAL, "%s/%s is damaged: the sandbox cannot be resumed; kill it", dir, name);
+        return 0;
+}
+
+int vm_paused_check(const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(f->paused, "paused.json"), *old = path_join(f->dir, "exit.json");
+        CLEANUP_BUF struct buf b = {};
+        CLEANUP_JSON json_t *j = NULL;
+        int r = file_read(path, PAUSED_MAX_BYTES, &b, err);
+
+        if (r < 0)
+                return r;
+        if (json_parse(buf_str(&b), b.len, &j, NULL) < 0 || json_int(j, "format", 0) != PAUSED_FORMAT ||
+            json_int(j, "memory_mib", 0) != (json_int_t)f->template_->manifest.memory_mib)
+                return error_set(err, ERROR_INTERNAL, "%s is damaged, or of another version or template", path);
+        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && r == 0; i++)
+                r = check_part(f->paused, parts[i], json_object_get(j, parts[i]), err);
+        unlink(old); /* of the shim that was here before: it would be taken for the new one's */
+        return r;
+}
+
+int vm_paused_memory(struct vm *vm, const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_CLOSE int fd = open_part(f->paused, "memory-delta", err);
+
+        return fd < 0 ? fd : memory_delta_load(fd, (uint64_t)f->template_->manifest.memory_mib << 20, vm->qemu_pid, err);
+}

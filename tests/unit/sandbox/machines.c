@@ -1,0 +1,306 @@
+#include "machines.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+struct vm {
+        struct machine *machine;
+};
+struct vm_template {
+        int unused;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+struct machine machines[MACHINES];
+size_t machine_count;
+json_t *store;           /* id -> record */
+json_t *last_wake;
+bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival;
+char data_dir[64];
+
+struct team team_a = { .id = "team-a", .max_sandboxes = 2, .max_sandbox_hours = 24 };
+struct team team_b = { .id = "team-b", .max_sandboxes = 100, .max_sandbox_hours = 1 };
+struct template_record template_ = { .id = "template" };
+struct build_record build = { .id = "build", .vcpus = 2, .memory_mb = 512, .disk_mb = 1024, .envd_version = "0.6.13",
+                                     .default_user = "user", .workdir = "/home/user" };
+
+void machine_die(struct machine *m)
+{
+        pthread_mutex_lock(&lock);
+        if (m->alive) {
+                m->alive = false;
+                close(m->exit_write);
+        }
+        pthread_mutex_unlock(&lock);
+}
+
+size_t alive_machines(void)
+{
+        size_t n = 0;
+        pthread_mutex_lock(&lock);
+        for (size_t i = 0; i < machine_count; i++)
+                n += machines[i].alive;
+        pthread_mutex_unlock(&lock);
+        return n;
+}
+
+int vm_template_open(const char *build_dir, const char *kit_root, const char *backend, struct vm_template **ret, struct error *err)
+{
+        (void)kit_root, (void)backend;
+        if (strstr(build_dir, "old-format"))
+                return error_set(err, ERROR_CONFLICT, "recapture required");
+        *ret = xcalloc(1, sizeof **ret);
+        return 0;
+}
+
+void vm_template_close(struct vm_template *t)
+{
+        free(t);
+}
+
+int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        int fds[2];
+        if (restore_fails)
+                return error_set(err, ERROR_INTERNAL, "the machine did not wake");
+        assert_true(path_exists(f->dir));
+        assert_true(!f->paused || path_exists(f->paused));
+        if (f->before_run) {
+                int r = f->before_run(f->before_run_data, err);
+                if (r < 0)
+                        return r;
+        }
+        if (resume_fails) /* it has run, and used its memory up */
+                return error_set(err, ERROR_INTERNAL, "the machine did not wake");
+        assert_int_equal(pipe(fds), 0);
+        pthread_mutex_lock(&lock);
+        assert_true(machine_count < MACHINES);
+        struct machine *m = &machines[machine_count++];
+        *m = (struct machine){ .dir = xstrdup(f->dir), .exit_read = fds[0], .exit_write = fds[1], .expires_ns = f->expires_at_ns, .alive = true, .running = true };
+        json_decref(last_wake);
+        last_wake = json_deep_copy(f->wake);
+        pthread_mutex_unlock(&lock);
+        if (dead_on_arrival)
+                machine_die(m);
+        *ret = xcalloc(1, sizeof **ret);
+        (*ret)->machine = m;
+        return 0;
+}
+
+int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
+{
+        assert_int_equal(memory_mib, build.memory_mb);
+        assert_non_null(json_str(wake, "sandbox_id"));
+        assert_int_equal(vm->machine->expires_ns, 0); /* nobody may end it meanwhile */
+        if (!vm->machine->alive)
+                return error_set(err, ERROR_NOT_FOUND, "the virtual machine has ended");
+        if (pause_fails)
+                return error_set(err, ERROR_UNAVAILABLE, "no space left on device");
+        vm->machine->running = false;
+        *ret_pages = 7;
+        return dir_make(into, 0700, err);
+}
+
+int vm_continue(struct vm *vm, const json_t *wake, struct error *err)
+{
+        (void)wake, (void)err;
+        vm->machine->running = true;
+        return 0;
+}
+
+int vm_is_running(struct vm *vm, bool *ret, struct error *err)
+{
+        if (!vm->machine->alive)
+                return error_set(err, ERROR_NOT_FOUND, "the virtual machine has ended");
+        *ret = vm->machine->running;
+        return 0;
+}
+
+int records_team_get(struct records *r, const char *id, struct team **ret, struct error *err)
+{
+        (void)r;
+        const struct team *t = streq(id, team_a.id) ? &team_a : streq(id, team_b.id) ? &team_b : NULL;
+        if (!t)
+                return error_set(err, ERROR_NOT_FOUND, "no such team");
+        *ret = xmemdup(t, sizeof *t);
+        return 0;
+}
+
+void team_free(struct team *t)
+{
+        free(t);
+}
+
+int vm_adopt(const char *dir, struct vm **ret, struct error *err)
+{
+        for (size_t i = 0; i < machine_count; i++)
+                if (machines[i].alive && streq(machines[i].dir, dir)) {
+                        *ret = xcalloc(1, sizeof **ret);
+                        (*ret)->machine = &machines[i];
+                        return 0;
+                }
+        return error_set(err, ERROR_NOT_FOUND, "its supervisor is gone");
+}
+
+int vm_set_expiry(struct vm *vm, int64_t expires_at_ns, struct error *err)
+{
+        (void)err;
+        vm->machine->expires_ns = expires_at_ns;
+        return 0;
+}
+
+int vm_connect(struct vm *vm, int port, int *ret_fd, struct error *err)
+{
+        (void)err;
+        assert_true(vm->machine->alive);
+        if (port != VM_AGENT_PORT)
+                return -ECONNREFUSED;
+        *ret_fd = dup(vm->machine->exit_read);
+        return 0;
+}
+
+int vm_exit_fd(const struct vm *vm)
+{
+        return vm->machine->exit_read;
+}
+
+int vm_kill(struct vm *vm, struct error *err)
+{
+        if (vm->machine->kill_fails)
+                return error_set(err, ERROR_INTERNAL, "the machine does not die");
+        machine_die(vm->machine);
+        return 0;
+}
+
+char *vm_console(struct vm *vm)
+{
+        (void)vm;
+        return xstrdup("");
+}
+
+void vm_close(struct vm *vm)
+{
+        free(vm);
+}
+
+int records_sandbox_put(struct records *r, const char *id, const json_t *j, struct error *err)
+{
+        (void)r;
+        if (put_fails)
+                return error_set(err, ERROR_UNAVAILABLE, "the store is full");
+        pthread_mutex_lock(&lock);
+        json_object_set_new(store, id, json_deep_copy(j));
+        pthread_mutex_unlock(&lock);
+        return 0;
+}
+
+int records_sandbox_delete(struct records *r, const char *id, struct error *err)
+{
+        (void)r, (void)err;
+        pthread_mutex_lock(&lock);
+        json_object_del(store, id);
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+        return 0;
+}
+
+int records_sandbox_each(struct records *r, int (*fn)(void *data, const char *id, const json_t *j), void *data, struct error *err)
+{
+        (void)r, (void)err;
+        const char *id;
+        json_t *j;
+        json_object_foreach(store, id, j)
+                fn(data, id, j);
+        return 0;
+}
+
+/* Waits for the watcher's own removal of a record; the limit only guards against a hang. */
+void wait_for_records(size_t n)
+{
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += 30;
+        pthread_mutex_lock(&lock);
+        while (json_object_size(store) != n)
+                assert_int_equal(pthread_cond_timedwait(&changed, &lock, &limit), 0);
+        pthread_mutex_unlock(&lock);
+}
+
+struct sandbox_manager *manager_open(const char *backend)
+{
+        static const unsigned char secret[ROOT_SECRET_LEN] = { 7 };
+        struct sandbox_settings s = { .data_dir = data_dir, .kit_root = "/kit", .backend = backend, .root_secret = secret };
+        struct sandbox_manager *m = NULL;
+        assert_int_equal(sandbox_manager_new(&s, &m, NULL), 0);
+        return m;
+}
+
+int setup(void **state)
+{
+        log_setup(LOG_LEVEL_ERROR, false);
+        strcpy(data_dir, "/tmp/vmon-test-manager-XXXXXX");
+        assert_non_null(mkdtemp(data_dir));
+        store = json_object();
+        machine_count = 0;
+        restore_fails = resume_fails = pause_fails = put_fails = dead_on_arrival = false;
+        *state = manager_open("tcg");
+        return 0;
+}
+
+int teardown(void **state)
+{
+        sandbox_manager_free(*state);
+        for (size_t i = 0; i < machine_count; i++) {
+                machine_die(&machines[i]);
+                close(machines[i].exit_read);
+                free(machines[i].dir);
+        }
+        json_decref(store);
+        json_decref(last_wake);
+        last_wake = NULL;
+        return tree_remove(data_dir, NULL);
+}
+
+int create(struct sandbox_manager *m, const struct team *team, int64_t timeout_s, struct sandbox_info **ret, struct error *err)
+{
+        struct sandbox_spec spec = { .team = team, .template_ = &template_, .build = &build, .timeout_s = timeout_s, .secure = true,
+                                     .allow_public_traffic = true };
+        return sandbox_create(m, &spec, ret, err);
+}
+
+struct sandbox_info *must_create(struct sandbox_manager *m, const struct team *team, int64_t timeout_s)
+{
+        struct sandbox_info *i = NULL;
+        assert_int_equal(create(m, team, timeout_s, &i, NULL), 0);
+        return i;
+}
+
+bool dir_exists(const char *id)
+{
+        CLEANUP_FREE char *parent = path_join(data_dir, "sandboxes");
+        CLEANUP_FREE char *dir = path_join(parent, id);
+        return path_exists(dir);
+}
+
+void assert_gone(struct sandbox_manager *m, const char *id)
+{
+        struct sandbox_info *i = NULL;
+        struct error err = {};
+        struct sandbox_route route;
+        assert_true(sandbox_get(m, NULL, id, &i, &err) < 0);
+        assert_int_equal(err.kind, ERROR_NOT_FOUND);
+        assert_int_equal(sandbox_route(m, id, &route), -ENOENT);
+        assert_false(route.running);
+}
