@@ -74,6 +74,15 @@ class CommandLine(TemplateCase):
         self.assertIn("no builder is available", out)
         self.alias(200, "cli-create")
 
+    def test_235_stages(self):
+        """A Dockerfile of three stages: the client refuses it, and vmon is asked for nothing."""
+        cwd = os.path.join(self.home, "stages")
+        os.mkdir(cwd)
+        with open(os.path.join(cwd, "Dockerfile"), "w", encoding="utf-8") as f:
+            f.write("FROM busybox:1 AS one\nRUN echo 1 >/1\nFROM one AS two\nRUN echo 2 >/2\nFROM busybox:1\nCOPY --from=two /2 /2\nCMD [\"true\"]\n")
+        self.assertIn("Multi-stage", self.e2b("template", "create", "cli-stages", "-d", "Dockerfile", cwd=cwd, status=1))
+        self.alias(404, "cli-stages")
+
     def test_init(self):
         for language, files in [("typescript", {"template.ts", "build.dev.ts", "build.prod.ts"}), ("python-sync", {"template.py", "build_dev.py", "build_prod.py"}),
                                 ("python-async", {"template.py", "build_dev.py", "build_prod.py"})]:

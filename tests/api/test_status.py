@@ -1,4 +1,5 @@
 """template-api 18.7: status and logs of builds. What a builder would report comes from records-tool."""
+import concurrent.futures
 import re
 import time
 import unittest
@@ -113,6 +114,44 @@ class Status(TemplateCase):
         r = self.status(b)
         self.assertEqual((r["status"], r["reason"]["message"], r["reason"]["step"]), ("error", "failed to run command 'make': exit status 2", "2"))
         self.assertEqual([e["message"] for e in r["reason"]["logEntries"]], ["warned"])  # of this page, this step, warn and above
+
+    def test_d7_91_tail_of_the_log(self):
+        """5,000 lines in a build's last second, read by pages of 100 after its end."""
+        b = self.started("d7-91")
+        self.log(b, [{"time_ms": T0 + i // 5, "level": 1, "message": f"line {i}"} for i in range(5000)])
+        self.server.records("ready", b["buildID"])
+        self.assertEqual(self.status(b)["status"], "ready")
+        self.assertEqual(self.pages(b, "", 100), [f"line {i}" for i in range(5000)])
+        self.assertEqual(self.pages(b, "&level=error", 100), [])
+
+    def test_d7_88_polled_from_before_the_start(self):
+        """1,000 builds, each polled without a pause from its registration to its end: only steps forward, never an error of the poll."""
+        key, count, order = self.server.team("poller", "--max-concurrent-builds", "100"), 1000, ["waiting", "building", "ready"]
+        seen = {state: 0 for state in order}
+
+        def poll(builds):
+            connection = self.server.connection()
+            last = {b["buildID"]: 0 for b in builds}
+            while any(n < 2 for n in last.values()):
+                for b in builds:
+                    r = self.call("GET", self.build_path(b), key=key, connection=connection)
+                    self.assertEqual(r.status, 200, r.body)
+                    at = order.index(r.json["status"])  # "error" is no step of this
+                    self.assertGreaterEqual(at, last[b["buildID"]])
+                    last[b["buildID"]] = at
+                    seen[order[at]] += 1
+            connection.close()
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for at in range(0, count, 50):
+                builds = [self.create(f"poll{at + i}", key) for i in range(50)]
+                polls = [pool.submit(poll, builds[half::2]) for half in range(2)]
+                for b in builds:
+                    self.server.records("start", b["buildID"])
+                    self.server.records("ready", b["buildID"])
+                for p in polls:
+                    p.result(timeout=120)
+        self.assertTrue(all(seen.values()), seen)
 
     def test_117_118_steps_of_reasons(self):
         for step in ["base", "finalize"]:

@@ -131,6 +131,7 @@ class Tags(TemplateCase):
         self.assertEqual(self.build_of("t166"), one["buildID"])
 
     def test_167_reassign(self):
+        """D3.37 as well: a moved tag resolves anew at once."""
         one, two = self.ready("t167:v1"), self.ready("t167:v2")
         for target, want in [("t167:v1", one), ("t167:v2", two)]:
             self.assign(201, target, ["prod"])

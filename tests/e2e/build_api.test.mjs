@@ -48,6 +48,14 @@ test('121 a failed build ends with its reason as the last line', async () => {
   assert.equal((await a.log(build)).at(-1).message, `Build failed: ${reason.message}`)
 })
 
+test('D7.91 5,000 lines in the last moment of a build are all readable after its end', async () => {
+  const build = await a.build('api-lines', { steps: run('seq 1 5000; exit 5') })
+  assert.equal((await a.finished(build)).status, 'error')
+  const lines = (await a.log(build)).map((e) => e.message)
+  assert.deepEqual(lines.filter((l) => l.includes('[stdout]: ')).map((l) => Number(l.replace(/^.*: /, ''))), Array.from({ length: 5000 }, (_, i) => i + 1))
+  assert.match(lines.at(-1), /^Build failed: /)
+})
+
 test('125 Template.build with the default logger prints lines and resolves to what was built', async () => {
   const lines = [], write = process.stdout.write
   process.stdout.write = (text, ...rest) => { lines.push(String(text)); return write.call(process.stdout, text, ...rest) }

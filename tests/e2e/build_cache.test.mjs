@@ -5,7 +5,7 @@ import fs from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { Template } from 'e2b'
+import { Sandbox, Template } from 'e2b'
 import { busybox, dir, image, logTo, serve } from './lib.mjs'
 
 // The data directory may be an earlier run's: what must be built for the first time names this run.
@@ -41,7 +41,7 @@ test('the surroundings of a step do not depend on whether the step before it was
   assert.ok(cold.out.includes('vibemon') && !cold.out.includes('x') && !cold.out.some((l) => /sleep|swap/.test(l)), cold.out.join('\n'))
 })
 
-test('218 D3.33 D3.34 COPY of the same content is cached, whoever owns it and in whatever order it was made', async () => {
+test('218 D3.34 D3.35 COPY of the same content is cached, whoever owns it and in whatever order it was made', async () => {
   const context = fs.mkdtempSync(path.join(os.tmpdir(), 'vmon-context-'))
   const make = (names) => {
     fs.rmSync(path.join(context, 'tree'), { recursive: true, force: true })
@@ -64,7 +64,7 @@ test('218 D3.33 D3.34 COPY of the same content is cached, whoever owns it and in
   }
 })
 
-test('216 217 D3.36 what a step removed stays removed; skipCache rebuilds from where it stands', async () => {
+test('216 217 D3.38 what a step removed stays removed; skipCache rebuilds from where it stands', async () => {
   const random = 'cat /proc/sys/kernel/random/uuid >/r; cat /r'
   const steps = (template) => template.runCmd(`${run}; echo one >/one; echo two >/two`, { user: 'root' }).runCmd(`rm /two; ${random}`, { user: 'root' })
   const list = 'ls /; cat /r'
@@ -87,6 +87,22 @@ test('216 217 D3.36 what a step removed stays removed; skipCache rebuilds from w
   assert.deepEqual(whole.cached, [])
   assert.ok(whole.lines.some((l) => l.startsWith('[base] FROM')), 'the base was made anew')
   assert.notEqual(whole.out[0], partly.out[0])
+})
+
+test('D6.79 free space is what the file system counts, in a cold build, a cached one and a sandbox', async () => {
+  const free = "sync; df -k / | tail -n 1 | awk '{print $(NF-2)}'"
+  const steps = () => busybox().runCmd(`${run} free; dd if=/dev/urandom of=/big bs=1048576 count=64 2>/dev/null; dd if=/dev/urandom of=/gone bs=1048576 count=48 2>/dev/null; sync; rm /gone`, { user: 'root' })
+  const kib = async (template) => Number((await build(template, 'free')).out.at(-1))
+  const cold = await kib(steps().runCmd(free, { user: 'root' })), cached = await kib(steps().runCmd(`${free} # again`, { user: 'root' }))
+  const empty = await kib(busybox().runCmd(`${run}; ${free}`, { user: 'root' }))
+  const sandbox = await Sandbox.create('free')
+  try {
+    const there = Number((await sandbox.commands.run(free)).stdout)
+    for (const [what, got, want] of [['cached', cached, cold], ['64 MiB less', cold, empty - 65536], ['the sandbox', there, empty]])
+      assert.ok(Math.abs(got - want) < 4096, `${what}: ${got} KiB, ${want} expected`)
+  } finally {
+    await sandbox.kill()
+  }
 })
 
 const stepsDir = path.join(dir, 'data/cache/steps')

@@ -59,7 +59,7 @@ const fresh = (name) => Template().fromImage(image(`${name}:1`)).skipCache() // 
 
 // busybox has no bash; in the image "bash" RUN gets a real login shell, and accounts are made by useradd.
 for (const shell of ['busybox', 'bash']) {
-test(`188 190 195-201: RUN, its users, its clock and network, and ENV, in ${shell}`, async () => {
+test(`188 190 195-201 D2.26 D2.28 D2.29 D2.31: RUN, its users, its clock and network, and ENV, in ${shell}`, async () => {
   const literal = { Q: 'a"b', S: "it's", BT: '`id`', CS: '$(id)', AR: '$((1+1))', BS: 'a\\nb\\', NL: 'l1\nl2\n', PEM, BIG: BIG.slice(0, 50000), SP: ' two  words ' }
   const show = (name) => `printf %s "$${name}" | base64 | tr -d '\\n'; echo`
   const started = Date.now()

@@ -21,6 +21,7 @@ before(async () => {
     .copy('app', '/srv/app', { mode: 0o750 })
     .setEnvs({ SERVER_NAME: 'from env' })
     .setWorkdir('/srv/app')
+    .runCmd('sudo -n true && test "$(id -un) $(sudo -n id -un)" = "user root"') // 189
     .runCmd('test -x server.py && echo "$SERVER_NAME" > name.txt')
     .setStartCmd('python3 server.py', waitForPort(8000))
   const began = Date.now()
