@@ -237,17 +237,36 @@ bool template_service_builds_on(struct template_service *s, const char *build_id
         return found;
 }
 
+/* Whether the build is still building; has its buffer then, so that a cancel from now on finds it. */
+static int expect_build(struct template_service *s, const char *build_id, bool *ret, struct error *err)
+{
+        CLEANUP(cleanup_build) struct build_record *b = NULL;
+        int r;
+
+        pthread_mutex_lock(&s->lock);
+        r = records_build_get(s->records, build_id, &b, err);
+        *ret = r == 0 && b->state == BUILD_BUILDING;
+        if (*ret)
+                find_or_add(s, build_id);
+        else
+                forget(s, build_id);
+        pthread_mutex_unlock(&s->lock);
+        return r;
+}
+
 int keeper_submit(struct template_service *s, struct build_job *job, struct error *err)
 {
         CLEANUP_FREE char *id = xstrdup(job->build_id);
         struct error e = {};
         struct log_buffer *b;
-        bool closed;
+        bool expected, closed;
+        int r = expect_build(s, id, &expected, err);
 
-        /* Known before the queue is, so that a cancel that comes at once finds it. */
-        pthread_mutex_lock(&s->lock);
-        find_or_add(s, id);
-        pthread_mutex_unlock(&s->lock);
+        /* Cancelled between its trigger and here: it has its end already. */
+        if (r < 0 || !expected) {
+                build_job_free(job);
+                return r;
+        }
         if (build_queue_submit(s->queue, job, &e) < 0)
                 return keeper_fail(s, id, e.message, NULL, err);
         /* Cancelled before the queue knew it. */

@@ -35,8 +35,8 @@ int keeper_start(struct template_service *s, struct error *err);
 void keeper_stop(struct template_service *s);
 /* From here until the build has ended, template_service_builds_on(parent_id) holds. */
 void keeper_hold(struct template_service *s, const char *build_id, const char *parent_id);
-/* Makes the build known to the keeper and hands it to the queue; takes the job over. On failure the build is failed in the
- * records. */
+/* Makes the build known to the keeper and hands it to the queue, unless it was cancelled meanwhile; takes the job over. On failure
+ * the build is failed in the records. */
 int keeper_submit(struct template_service *s, struct build_job *job, struct error *err);
 /* Ends a build: its last log line, its record, its VMs. */
 int keeper_cancel(struct template_service *s, const char *build_id, struct error *err);

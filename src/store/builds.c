@@ -190,16 +190,22 @@ int records_builds_active(struct records *r, struct build_record ***ret, size_t 
 static int start_once(struct records *r, const char *id, struct error *err)
 {
         CLEANUP(cleanup_build) struct build_record *b = NULL;
+        CLEANUP(cleanup_template) struct template_record *t = NULL;
         CLEANUP_TXN struct store_txn *txn = store_txn_new();
-        int64_t revision;
+        int64_t revision, template_revision;
         int x = build_load(r, id, &b, &revision, err);
 
+        if (x == 0)
+                x = template_load(r, b->template_id, &t, &template_revision, err);
         if (x < 0)
                 return x;
         if (!build_state_next(b->state, BUILD_EVENT_TRIGGER, &b->state))
                 return error_set(err, ERROR_CONFLICT, "build is not in waiting state");
+        if (t->deleted)
+                return error_set(err, ERROR_NOT_FOUND, "Build '%s' not found: its template was deleted", id);
         b->started_ns = records_now(r);
         txn_expect(txn, revision, "build/%s", id);
+        txn_expect(txn, template_revision, "template/%s", t->id); /* a delete ends the builds that it finds: none begins behind it */
         txn_put_json(txn, build_to_json(r, b), "build/%s", id);
         return records_commit(r, txn, err);
 }

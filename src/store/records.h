@@ -123,7 +123,7 @@ int records_build_register(struct records *r, const struct team *team, const str
 /* By ID; deleted ones are ERROR_NOT_FOUND. */
 int records_template_get(struct records *r, const char *id, struct template_record **ret, struct error *err);
 int records_build_get(struct records *r, const char *id, struct build_record **ret, struct error *err);
-/* waiting -> building; CONFLICT "build is not in waiting state". */
+/* waiting -> building; CONFLICT "build is not in waiting state", NOT_FOUND when its template was deleted. */
 int records_build_start(struct records *r, const char *id, struct error *err);
 /* The running builds of the template whose tags overlap with those of `build_id`, other than itself; for cancelling. */
 int records_build_overlapping(struct records *r, const char *build_id, char ***ret_ids, struct error *err);

@@ -76,7 +76,7 @@ class Client:
         return r.json["templateID"], r.json["buildID"]
 
     def start(self, alias, op):
-        return self.tool.run("start", op["build"], refusals=("not in waiting state",))
+        return self.tool.run("start", op["build"], refusals=("not in waiting state", "was deleted"))
 
     def ready(self, alias, op):
         return self.tool.run("ready", op["build"], refusals=("no longer building", "was deleted"))

@@ -219,6 +219,31 @@ static void cancels(void **state)
         log_is(&w, "working|Build failed: build was cancelled");
 }
 
+/* Cancelled, or its template deleted, after the trigger and before the queue has it: it never gets there. */
+static void cancelled_before_the_queue(void **state)
+{
+        CLEANUP(world_free) struct world w = world_new(state);
+
+        for (int held = 0; held < 2; held++) {
+                struct build_job *job = xcalloc(1, sizeof(*job));
+                struct build_record *b;
+                struct error err;
+
+                if (held)
+                        keeper_hold(w.service, w.g.build->id, "parent");
+                assert_int_equal(keeper_cancel(w.service, w.g.build->id, &err), 0);
+                free(submitted);
+                submitted = NULL;
+                job->build_id = xstrdup(w.g.build->id);
+                assert_int_equal(keeper_submit(w.service, job, &err), 0);
+                assert_null(submitted);
+                assert_false(template_service_builds_on(w.service, "parent"));
+                b = build_of(&w);
+                assert_string_equal(b->reason, BUILD_REASON_CANCELLED);
+                build_record_free(b);
+        }
+}
+
 static struct world *parent_world;
 static bool held_at_submit;
 
@@ -339,7 +364,7 @@ static void cleans_uploads(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                TEST(ready), TEST(ready_old_version), TEST(failed), TEST(cancels), TEST(parent_is_held), TEST(submit_fails), TEST(flushes_by_itself),
+                TEST(ready), TEST(ready_old_version), TEST(failed), TEST(cancels), TEST(cancelled_before_the_queue), TEST(parent_is_held), TEST(submit_fails), TEST(flushes_by_itself),
                 TEST(cleans_uploads),
         };
         int r = cmocka_run_group_tests(tests, NULL, NULL);
