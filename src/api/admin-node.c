@@ -137,15 +137,15 @@ static int list_nodes(void *data, struct api_request *request, struct api_respon
 
 static json_t *garbage_json(const struct garbage *items, size_t count, bool dry_run)
 {
-        json_t *builds = json_array();
+        json_t *list = json_array();
         uint64_t bytes = 0;
 
         for (size_t i = 0; i < count; i++) {
-                json_array_append_new(builds, json_pack("{s:s, s:s, s:I}", "buildID", items[i].build_id, "reason", items[i].reason, "bytes",
-                                                        (json_int_t)items[i].bytes));
+                json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I}", "kind", items[i].kind, "name", items[i].name, "reason",
+                                                      items[i].reason, "bytes", (json_int_t)items[i].bytes));
                 bytes += items[i].bytes;
         }
-        return json_pack("{s:b, s:I, s:o}", "dryRun", dry_run, "bytes", (json_int_t)bytes, "builds", builds);
+        return json_pack("{s:b, s:I, s:o}", "dryRun", dry_run, "bytes", (json_int_t)bytes, "items", list);
 }
 
 static int collect_garbage(void *data, struct api_request *request, struct api_response *response, struct error *err)

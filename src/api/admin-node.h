@@ -4,7 +4,7 @@
  *   GET    /cluster/sandboxes           [{sandboxID, templateID, buildID, team, alias?, cpuCount, memoryMB, startedAt, endAt}]
  *   DELETE /cluster/sandboxes/{id}      204
  *   GET    /cluster/vms/{id}/console    the last bytes of the console of a sandbox, or of the VM of a running build, as text
- *   POST   /cluster/gc                  {dryRun?} -> {dryRun, bytes, builds: [{buildID, reason, bytes}]}
+ *   POST   /cluster/gc                  {dryRun?} -> {dryRun, bytes, items: [{kind (build, context, image), name, reason, bytes}]}
  */
 #pragma once
 

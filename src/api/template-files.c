@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/rand.h"
 #include "base/str.h"
+#include "cluster/contexts.h"
 
 #define HASH_LEN 64
 #define PARTIAL ".upload-"
@@ -58,6 +59,7 @@ HANDLER(templates_files_link)
         path = xasprintf("%s/%s", team->slug, request->params[1]);
         file = xasprintf("%s/files/%s", s->data_dir, path);
         url = upload_url(s, path);
+        context_touch(file); /* the build that is about to come needs it */
         response->status = 201;
         response->json = json_pack("{s:b, s:s}", "present", path_exists(file), "url", url);
         return 0;
@@ -93,6 +95,29 @@ static int authorise(const struct template_service *s, const struct api_request 
         return 0;
 }
 
+/* What the team's limits leave. Contexts that nobody has used for a day make room for a new one. */
+static int upload_limit(const struct template_service *s, const char *slug, const char *dir, int64_t content_length,
+                        unsigned long long *ret, struct error *err)
+{
+        CLEANUP(cleanup_team) struct team *team = NULL;
+        uint64_t one, all, held, wanted;
+        int r = records_team_by_slug(s->records, slug, &team, err);
+
+        if (r < 0)
+                return r;
+        one = (uint64_t)team->max_context_mb << 20;
+        all = (uint64_t)team->max_contexts_mb << 20;
+        wanted = content_length > 0 && (uint64_t)content_length < one ? (uint64_t)content_length : 1;
+        held = contexts_make_room(dir, all, wanted, clock_realtime_ns() / NSEC_PER_SEC);
+        if (held + wanted > all)
+                return error_set(err, ERROR_LIMIT,
+                                 "upload: the team's build contexts take %llu MB of the %u MB that it may keep (max_contexts_mb); those that no "
+                                 "build has used for a day make room by themselves",
+                                 (unsigned long long)(held >> 20), team->max_contexts_mb);
+        *ret = all - held < one ? all - held : one;
+        return 0;
+}
+
 int templates_upload_begin(void *data, struct api_request *request, char **ret_path, unsigned long long *ret_limit, struct error *err)
 {
         struct template_service *s = data;
@@ -105,11 +130,12 @@ int templates_upload_begin(void *data, struct api_request *request, char **ret_p
         *strchr(path, '/') = '\0';
         dir = xasprintf("%s/files/%s", s->data_dir, path);
         r = dir_make(dir, 0700, err);
+        if (r == 0)
+                r = upload_limit(s, path, dir, request->http->content_length, ret_limit, err);
         if (r < 0)
                 return r;
         random_id(random, sizeof(random) - 1);
         *ret_path = xasprintf("%s/" PARTIAL "%s", dir, random);
-        *ret_limit = UPLOAD_MAX_BYTES;
         return 0;
 }
 

@@ -13,7 +13,6 @@
 #include "store/records.h"
 
 #define UPLOAD_LINK_SECONDS 1800                   /* template-api 4.3 */
-#define UPLOAD_MAX_BYTES (16ULL << 30)             /* of one build context */
 #define BUILD_WAITING_SECONDS (40 * 60)            /* template-api 14.1 */
 #define LOG_KEEP_SECONDS (30 * 24 * 3600)          /* product page */
 #define LOG_FLUSH_MS 500                           /* product page */

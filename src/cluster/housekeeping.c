@@ -10,16 +10,22 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cluster/contexts.h"
+#include "oci/oci.h"
+
+#define GONE ".gone.tmp" /* behind the name of what is being removed */
 
 struct housekeeping {
         struct housekeeping_settings settings;
@@ -80,56 +86,118 @@ static int judge(const struct housekeeping_settings *s, const char *build_id, bo
 
 static int remove_directory(const char *builds, const char *name, struct error *err)
 {
-        CLEANUP_FREE char *from = path_join(builds, name), *to = xasprintf("%s/%s.gone.tmp", builds, name);
+        CLEANUP_FREE char *from = path_join(builds, name), *to = xasprintf("%s/%s" GONE, builds, name);
         int r = file_publish(from, to, err);
 
-        return r < 0 ? r : tree_remove(to, err);
+        if (r < 0)
+                return r;
+        failpoint("remove", to);
+        r = tree_remove(to, err);
+        failpoint("removed", to);
+        return r;
+}
+
+static void list_add(struct list *l, const struct garbage *g)
+{
+        l->items = xreallocarray(l->items, l->count + 1, sizeof(*l->items));
+        l->items[l->count++] = *g;
+}
+
+/* What a run that was cut off has left. Runs take turns, so that nobody else is at it. */
+static bool is_left(const char *name, char build_id[UUID_LEN + 1])
+{
+        if (strlen(name) != UUID_LEN + strlen(GONE) || !str_ends(name, GONE))
+                return false;
+        memcpy(build_id, name, UUID_LEN);
+        build_id[UUID_LEN] = '\0';
+        return uuid_valid(build_id);
+}
+
+static int remove_left(bool dry_run, const char *path, struct garbage *g, struct list *l, struct error *err)
+{
+        int r;
+
+        if (!path_exists(path)) /* made and removed since the directory was opened */
+                return 0;
+        g->reason = "its removal was cut off";
+        g->bytes = tree_allocated_bytes(path);
+        r = dry_run ? 0 : tree_remove(path, err);
+        if (r == 0)
+                list_add(l, g);
+        return r;
 }
 
 static int consider(const struct housekeeping_settings *s, bool dry_run, const char *builds, const char *name, struct list *l,
                     struct error *err)
 {
         CLEANUP_FREE char *path = path_join(builds, name);
-        struct garbage g = {};
+        struct garbage g = { .kind = "build" };
         bool unfinished;
         int r;
 
-        if (!take_name(name, g.build_id, &unfinished))
+        if (is_left(name, g.name))
+                return remove_left(dry_run, path, &g, l, err);
+        if (!take_name(name, g.name, &unfinished))
                 return 0;
-        r = judge(s, g.build_id, unfinished, &g.reason, err);
-        if (r <= 0 || s->in_use(s->data, g.build_id))
+        r = judge(s, g.name, unfinished, &g.reason, err);
+        if (r <= 0 || s->in_use(s->data, g.name))
                 return r < 0 ? r : 0;
         g.bytes = tree_allocated_bytes(path);
         if (!dry_run) {
                 if (s->forget)
-                        s->forget(s->data, g.build_id);
+                        s->forget(s->data, g.name);
                 r = remove_directory(builds, name, err);
                 if (r < 0)
                         return r;
-                log_info("removed the artifacts of build %s (%s): %llu MB", g.build_id, g.reason, (unsigned long long)g.bytes >> 20);
+                log_info("removed the artifacts of build %s (%s): %llu MB", g.name, g.reason, (unsigned long long)g.bytes >> 20);
         }
-        l->items = xreallocarray(l->items, l->count + 1, sizeof(*l->items));
-        l->items[l->count++] = g;
+        list_add(l, &g);
         return 0;
+}
+
+static void found_context(void *data, const char *slug, const char *hash, const char *reason, uint64_t bytes)
+{
+        struct garbage g = { .kind = "context", .reason = reason, .bytes = bytes };
+
+        snprintf(g.name, sizeof(g.name), "%s/%s", slug, hash);
+        list_add(data, &g);
+}
+
+static void found_image(void *data, const char *what, const char *reason, uint64_t bytes)
+{
+        struct garbage g = { .kind = "image", .reason = reason, .bytes = bytes };
+
+        snprintf(g.name, sizeof(g.name), "%s", what);
+        list_add(data, &g);
+}
+
+static int collect_builds(const struct housekeeping_settings *s, bool dry_run, struct list *l, struct error *err)
+{
+        CLEANUP_FREE char *builds = path_join(s->data_dir, "builds");
+        CLEANUP_CLOSEDIR DIR *d = opendir(builds);
+        struct dirent *de;
+        int r = 0;
+
+        if (!d)
+                return errno == ENOENT ? 0 : error_errno(err, errno, "read %s", builds);
+        while (r == 0 && (de = readdir(d)))
+                r = consider(s, dry_run, builds, de->d_name, l, err);
+        return r < 0 ? error_wrap(err, r, "remove artifacts that nobody uses") : 0;
 }
 
 int housekeeping_collect(const struct housekeeping_settings *s, bool dry_run, struct garbage **ret, size_t *count, struct error *err)
 {
-        CLEANUP_FREE char *builds = path_join(s->data_dir, "builds");
-        CLEANUP_CLOSEDIR DIR *d = opendir(builds);
+        CLEANUP_FREE char *images = path_join(s->data_dir, "cache/oci");
         struct list l = {};
-        struct dirent *de;
-        int r = 0;
+        int r = collect_builds(s, dry_run, &l, err);
 
-        *ret = NULL;
-        *count = 0;
-        if (!d)
-                return errno == ENOENT ? 0 : error_errno(err, errno, "read %s", builds);
-        while (r == 0 && (de = readdir(d)))
-                r = consider(s, dry_run, builds, de->d_name, &l, err);
+        if (r == 0)
+                r = contexts_collect(s->data_dir, s->records, dry_run, clock_realtime_ns() / NSEC_PER_SEC, found_context, &l, err);
+        if (r == 0 && s->image_cache_bytes)
+                r = oci_cache_trim(images, s->image_cache_bytes, s->image_safe_seconds, dry_run, found_image, &l, err);
         *ret = l.items;
         *count = l.count;
-        return r < 0 ? error_wrap(err, r, "remove artifacts that nobody uses") : 0;
+        return r;
 }
 
 int housekeeping_run(struct housekeeping *h, bool dry_run, struct garbage **ret, size_t *count, struct error *err)

@@ -22,11 +22,15 @@ struct housekeeping_settings {
         /* Called on the housekeeping's thread and on those that call housekeeping_run(). */
         bool (*in_use)(void *data, const char *build_id);
         void (*forget)(void *data, const char *build_id); /* its files are about to go; may be NULL */
+        uint64_t image_cache_bytes;  /* budget of DATA/cache/oci; 0: none */
+        int64_t image_safe_seconds;  /* images that were resolved so lately may be in use by a build */
         void *data;
 };
 
+#define GARBAGE_NAME_MAX 256
 struct garbage {
-        char build_id[UUID_LEN + 1];
+        const char *kind;            /* "build", "context" or "image" */
+        char name[GARBAGE_NAME_MAX]; /* build ID, slug/hash, reference or digest (cut) */
         const char *reason; /* static text */
         uint64_t bytes;     /* allocated */
 };

@@ -30,7 +30,8 @@
 enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_DRY_RUN, OPT_TIMEOUT, OPT_COUNT, OPT_LIMIT };
 
 static const char *const limit_keys[] = { "max_vcpus", "max_memory_mb", "max_disk_mb", "max_concurrent_builds", "max_sandboxes",
-                                          "max_sandbox_hours" };
+                                          "max_sandbox_hours", "max_context_mb", "max_contexts_mb", "max_requests_per_second" };
+#define LIMITS (int)(sizeof(limit_keys) / sizeof(*limit_keys))
 
 static const struct argp_option options[] = {
         { "cluster-url", OPT_URL, "URL", 0, "the driver's cluster listener (http://127.0.0.1:7947)", 1 },
@@ -49,6 +50,9 @@ static const struct argp_option options[] = {
         { "max-concurrent-builds", OPT_LIMIT + 3, "N", 0, 0, 3 },
         { "max-sandboxes", OPT_LIMIT + 4, "N", 0, 0, 3 },
         { "max-sandbox-hours", OPT_LIMIT + 5, "N", 0, 0, 3 },
+        { "max-context-mb", OPT_LIMIT + 6, "N", 0, 0, 3 },
+        { "max-contexts-mb", OPT_LIMIT + 7, "N", 0, 0, 3 },
+        { "max-requests-per-second", OPT_LIMIT + 8, "N", 0, 0, 3 },
         {},
 };
 
@@ -57,7 +61,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         struct admin *a = state->input;
         uint64_t number;
 
-        if (key >= OPT_LIMIT && key < OPT_LIMIT + 6) {
+        if (key >= OPT_LIMIT && key < OPT_LIMIT + LIMITS) {
                 if (!str_to_u64(arg, INT32_MAX, &number))
                         argp_error(state, "'%s' is not a number", arg);
                 json_object_set_new(a->body, limit_keys[key - OPT_LIMIT], json_integer((json_int_t)number));
@@ -312,7 +316,8 @@ static int delete_team(struct admin *a, struct error *err)
 static int list_teams(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "slug", "name", "id", "system", "blocked", "max_vcpus", "max_memory_mb", "max_disk_mb",
-                                               "max_concurrent_builds", "max_sandboxes", "max_sandbox_hours", NULL };
+                                               "max_concurrent_builds", "max_sandboxes", "max_sandbox_hours", "max_context_mb",
+                                               "max_contexts_mb", "max_requests_per_second", NULL };
 
         return admin_list(a, "/cluster/teams", columns, err);
 }
@@ -400,7 +405,7 @@ static int show_console(struct admin *a, struct error *err)
 
 static int collect_garbage(struct admin *a, struct error *err)
 {
-        static const char *const columns[] = { "buildID", "bytes", "reason", NULL };
+        static const char *const columns[] = { "kind", "name", "bytes", "reason", NULL };
         CLEANUP_JSON json_t *result = NULL;
         int r = admin_call(a, "POST", "/cluster/gc", a->body, &result, err);
 
@@ -410,9 +415,9 @@ static int collect_garbage(struct admin *a, struct error *err)
                 admin_print_json(result);
                 return 0;
         }
-        print_table(json_object_get(result, "builds"), columns);
-        printf("%s %zu builds, %lld MB\n", json_bool(result, "dryRun", false) ? "would remove" : "removed",
-               json_array_size(json_object_get(result, "builds")), (long long)json_int(result, "bytes", 0) >> 20);
+        print_table(json_object_get(result, "items"), columns);
+        printf("%s %zu items, %lld MB\n", json_bool(result, "dryRun", false) ? "would remove" : "removed",
+               json_array_size(json_object_get(result, "items")), (long long)json_int(result, "bytes", 0) >> 20);
         return 0;
 }
 

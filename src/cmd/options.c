@@ -18,13 +18,13 @@
 #include "cmd/common.h"
 #include "vm/vm.h"
 
-#define STEP_CACHE_SHARE 10 /* per cent of the file system */
+#define CACHE_SHARE 10 /* per cent of the file system */
 #define STEP_CACHE_MB_MAX (64ULL * 1024 * 1024)
 
 enum {
         OPT_DATA_DIR = 256, OPT_LISTEN, OPT_CLUSTER_LISTEN, OPT_PUBLIC_URL, OPT_DOMAIN, OPT_TLS_CERT, OPT_TLS_KEY, OPT_KIT_DIR, OPT_STORE,
         OPT_NODE_NAME, OPT_ADVERTISE, OPT_CLUSTER_TOKEN_FILE, OPT_OBJECT_STORE, OPT_REGISTRY_MIRROR, OPT_INSECURE_REGISTRY,
-        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
+        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_IMAGE_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
 };
 
 static const struct argp_option options[] = {
@@ -47,6 +47,7 @@ static const struct argp_option options[] = {
         { "build-seconds", OPT_BUILD_SECONDS, "N", 0, "time that a build may take (default 3600)", 0 },
         { "ready-seconds", OPT_READY_SECONDS, "N", 0, "time that a template may take to become ready (default 600)", 0 },
         { "step-cache-mb", OPT_STEP_CACHE_MB, "N", 0, "disk for cached layers (default a tenth of the file system)", 0 },
+        { "image-cache-mb", OPT_IMAGE_CACHE_MB, "N", 0, "disk for cached image layers (default a tenth of the file system)", 0 },
         { "hypervisor", OPT_HYPERVISOR, "auto|kvm|tcg", 0, "default auto: kvm where a probe boot works", 0 },
         { "cpu-baseline", OPT_CPU_BASELINE, "MODEL", 0, "named CPU model of guests", 0 },
         { "network", OPT_NETWORK, "nat|user", 0, "default nat as root, else user", 0 },
@@ -172,6 +173,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         case OPT_BUILD_SECONDS: o->build_seconds = (unsigned)number(state, "build-seconds", arg, 1, BUILD_SECONDS_LIMIT); return 0;
         case OPT_READY_SECONDS: o->ready_seconds = (unsigned)number(state, "ready-seconds", arg, 1, BUILD_SECONDS_LIMIT); return 0;
         case OPT_STEP_CACHE_MB: o->step_cache_bytes = number(state, "step-cache-mb", arg, 1, STEP_CACHE_MB_MAX) << 20; return 0;
+        case OPT_IMAGE_CACHE_MB: o->image_cache_bytes = number(state, "image-cache-mb", arg, 1, STEP_CACHE_MB_MAX) << 20; return 0;
         case OPT_HYPERVISOR: o->hypervisor = one_of(state, "hypervisor", arg, hypervisors); return 0;
         case OPT_CPU_BASELINE: set(&o->cpu_baseline, arg); return 0;
         case OPT_NETWORK: o->network = parse_network(state, arg); return 0;
@@ -221,6 +223,15 @@ static void make_absolute(char **path)
         *path = absolute;
 }
 
+/* A cache's default. The directory may not be there yet; its file system's size is then taken from "/". */
+static uint64_t share_of_disk(const char *data_dir)
+{
+        struct statvfs s;
+        if (statvfs(data_dir, &s) < 0 && statvfs("/", &s) < 0)
+                return 0;
+        return (uint64_t)s.f_blocks * s.f_frsize / 100 * CACHE_SHARE;
+}
+
 int serve_options_parse(int argc, char **argv, struct serve_options *ret)
 {
         const struct argp argp = { options, parse, NULL, "The vmon server: public API, builds and sandboxes of this node.", NULL, NULL, NULL };
@@ -241,12 +252,10 @@ int serve_options_parse(int argc, char **argv, struct serve_options *ret)
         fill_defaults(&o);
         make_absolute(&o.data_dir);
         make_absolute(&o.kit_dir);
-        if (o.step_cache_bytes == 0) {
-                struct statvfs s;
-                /* The directory may not be there yet; its file system's size is then taken from "/". */
-                if (statvfs(o.data_dir, &s) == 0 || statvfs("/", &s) == 0)
-                        o.step_cache_bytes = (uint64_t)s.f_blocks * s.f_frsize / 100 * STEP_CACHE_SHARE;
-        }
+        if (o.step_cache_bytes == 0)
+                o.step_cache_bytes = share_of_disk(o.data_dir);
+        if (o.image_cache_bytes == 0)
+                o.image_cache_bytes = share_of_disk(o.data_dir);
         *ret = o;
         return 0;
 }

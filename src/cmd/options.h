@@ -29,7 +29,7 @@ struct serve_options { /* strings are owned; those that may be NULL say so */
         char **insecure_registries; /* NULL-terminated */
         unsigned max_builds;
         unsigned build_seconds, ready_seconds; /* 1 to BUILD_SECONDS_LIMIT */
-        uint64_t step_cache_bytes;
+        uint64_t step_cache_bytes, image_cache_bytes;
         const char *hypervisor;     /* "auto", "kvm", "tcg" */
         char *cpu_baseline;         /* or NULL */
         int network;                /* enum vm_network */

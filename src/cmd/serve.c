@@ -25,9 +25,11 @@
 #include "api/admin-store.h"
 #include "api/api.h"
 #include "api/health.h"
+#include "api/request-rate.h"
 #include "api/sandboxes.h"
 #include "api/templates.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -52,6 +54,7 @@
 #define CLUSTER_WORKERS 4
 #define POOL_THREADS "32" /* libuv's own pool: dials of the traffic proxy */
 #define STOP_GRACE_S 20
+#define IMAGE_SAFE_SECONDS 600 /* beyond the longest build */
 
 struct server {
         struct serve_options options;
@@ -71,6 +74,7 @@ struct server {
         struct housekeeping *housekeeping;
         struct admin_node admin_node;
         struct admin_store admin_store;
+        struct request_rate *rate;
         uv_loop_t loop;
         struct api *api, *cluster_api;
         struct proxy *proxy;
@@ -251,7 +255,8 @@ static void forget_build(void *data, const char *build_id)
 static int open_housekeeping(struct server *s, struct error *err)
 {
         const struct housekeeping_settings settings = {
-                .data_dir = s->options.data_dir, .records = s->records, .in_use = build_in_use, .forget = forget_build, .data = s
+                .data_dir = s->options.data_dir, .records = s->records, .in_use = build_in_use, .forget = forget_build, .data = s,
+                .image_cache_bytes = s->options.image_cache_bytes, .image_safe_seconds = s->options.build_seconds + IMAGE_SAFE_SECONDS
         };
         int r = housekeeping_new(&settings, &s->housekeeping, err);
         s->admin_node = (struct admin_node){
@@ -274,6 +279,12 @@ static int authenticate(void *data, const char *key, void **ret_team, bool *ret_
         int r = records_key_team(s->records, key, &team, err);
         if (r < 0)
                 return r;
+        if (!request_rate_take(s->rate, team->id, team->max_requests_per_second, clock_monotonic_ns())) {
+                r = error_set(err, ERROR_LIMIT, "Rate limit exceeded, please try again later: the team may make %u requests a second",
+                              team->max_requests_per_second);
+                team_free(team);
+                return r;
+        }
         *ret_blocked = team->blocked;
         if (team->blocked && team->blocked_reason && *team->blocked_reason)
                 error_set(err, ERROR_FORBIDDEN, "team is blocked: %s", team->blocked_reason);
@@ -295,6 +306,7 @@ static void audit(void *data, const struct api_request *request, const char *act
 
 static int open_api(struct server *s, struct error *err)
 {
+        s->rate = request_rate_new();
         s->admin_store = (struct admin_store){ .records = s->records, .store = s->store, .node = s->options.node_name };
         const struct api_hooks hooks = { .authenticate = authenticate, .release_team = release_team, .audit = audit, .cluster_token = s->cluster_token, .data = s };
         int r = api_new(&s->loop, API_WORKERS, &hooks, &s->api);
@@ -490,6 +502,7 @@ static void close_all(struct server *s)
         api_free(s->api);
         api_free(s->cluster_api);
         proxy_free(s->proxy);
+        s->rate = request_rate_free(s->rate);
         housekeeping_free(s->housekeeping);
         build_queue_free(s->queue);
         template_service_free(s->templates);

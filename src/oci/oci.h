@@ -78,3 +78,9 @@ int oci_fetch(const struct oci_options *o, const struct oci_image *image, const 
  * from the magic, checked against the media type. `limit` bounds the uncompressed bytes; ret_size may be NULL. */
 int oci_extract(const struct oci_options *o, const struct oci_image *image, size_t index, const char *path,
                 uint64_t limit, uint64_t *ret_size, const struct oci_progress *progress, struct error *err);
+
+/* Keeps the cache below `budget` bytes: first what belongs to no image goes, then the least recently resolved images with the blobs that
+ * no other image names. Nothing goes that was used within `safe_seconds`, the longest that a build needs its layers after resolving them,
+ * nor an image that was imported by hand. With `dry_run` nothing is removed. `found` is called for each with the reason (static text). */
+int oci_cache_trim(const char *cache_dir, uint64_t budget, int64_t safe_seconds, bool dry_run,
+                   void (*found)(void *data, const char *what, const char *reason, uint64_t bytes), void *data, struct error *err);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,9 +66,28 @@ static bool unchanged(const char *path, const char *text)
         return file_read(path, RECORD_MAX, &old, NULL) == 0 && streq(buf_str(&old), text);
 }
 
+int image_records_lock(const char *cache_dir, bool exclusive)
+{
+        CLEANUP_FREE char *path = path_join(cache_dir, "images");
+        CLEANUP_CLOSE int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        if (fd < 0 || flock(fd, exclusive ? LOCK_EX : LOCK_SH) < 0)
+                return -1;
+        return STEAL_FD(fd);
+}
+
+int64_t image_record_used(const char *cache_dir, const char *reference)
+{
+        CLEANUP_FREE char *path = record_path(cache_dir, reference);
+        struct stat st;
+
+        return stat(path, &st) < 0 ? 0 : st.st_mtim.tv_sec;
+}
+
 int image_record_save(const char *cache_dir, const struct image_record *r, struct error *err)
 {
         CLEANUP_FREE char *path = record_path(cache_dir, r->reference), *text = to_text(r);
+        CLEANUP_CLOSE int lock = image_records_lock(cache_dir, false);
 
         if (unchanged(path, text)) {
                 utimensat(AT_FDCWD, path, NULL, 0);

@@ -27,6 +27,10 @@ char *reference_text(const struct oci_reference *r);
 
 /* Publishes; an equal record is only marked as used now. */
 int image_record_save(const char *cache_dir, const struct image_record *r, struct error *err);
+/* Held while a record is marked as used, and (exclusively) while one is removed by oci_cache_trim(). -1 when there is no cache. */
+int image_records_lock(const char *cache_dir, bool exclusive);
+/* When the image was last resolved (Unix time); 0 when it is not there. */
+int64_t image_record_used(const char *cache_dir, const char *reference);
 /* -ENOENT when there is none. */
 int image_record_load(const char *cache_dir, const char *reference, struct image_record *ret, struct error *err);
 /* All of them, in no order; the caller frees each and the array. */

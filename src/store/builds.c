@@ -182,6 +182,11 @@ int builds_active(struct records *r, const char *team_id, const char *template_i
         return 0;
 }
 
+int records_team_builds_active(struct records *r, const char *team_id, struct build_record ***ret, size_t *count, struct error *err)
+{
+        return builds_active(r, team_id, NULL, ret, count, err);
+}
+
 int records_builds_active(struct records *r, struct build_record ***ret, size_t *count, struct error *err)
 {
         return builds_active(r, NULL, NULL, ret, count, err);

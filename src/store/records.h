@@ -22,6 +22,8 @@ struct team {
         bool system, blocked;
         char *blocked_reason; /* or NULL */
         unsigned max_vcpus, max_memory_mb, max_disk_mb, max_concurrent_builds, max_sandboxes, max_sandbox_hours;
+        unsigned max_context_mb, max_contexts_mb; /* one uploaded archive; all that are kept */
+        unsigned max_requests_per_second;         /* 0: no limit */
 };
 void team_free(struct team *t);
 void team_list_free(struct team **teams, size_t count);
@@ -171,6 +173,7 @@ int records_build_list(struct records *r, const char *template_id, const struct 
                        struct build_record ***ret, size_t *ret_count, bool *ret_more, struct error *err);
 /* The waiting and building builds of all teams. */
 int records_builds_active(struct records *r, struct build_record ***ret, size_t *count, struct error *err);
+int records_team_builds_active(struct records *r, const char *team_id, struct build_record ***ret, size_t *count, struct error *err);
 /* Fails the builds that wait for their trigger since before `before_ns` (template-api 14.1). Returns how many. */
 int records_builds_expire(struct records *r, int64_t before_ns, struct error *err);
 

@@ -35,6 +35,9 @@ static json_t *team_to_json(const struct team *t)
                                             "max_memory_mb", (json_int_t)t->max_memory_mb, "max_disk_mb", (json_int_t)t->max_disk_mb,
                                             "max_concurrent_builds", (json_int_t)t->max_concurrent_builds, "max_sandboxes",
                                             (json_int_t)t->max_sandboxes, "max_sandbox_hours", (json_int_t)t->max_sandbox_hours));
+        json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "max_context_mb", (json_int_t)t->max_context_mb, "max_contexts_mb",
+                                            (json_int_t)t->max_contexts_mb, "max_requests_per_second",
+                                            (json_int_t)t->max_requests_per_second));
         return j;
 }
 
@@ -55,6 +58,9 @@ static struct team *team_from_json(const json_t *j)
         t->max_concurrent_builds = (unsigned)json_int(j, "max_concurrent_builds", t->max_concurrent_builds);
         t->max_sandboxes = (unsigned)json_int(j, "max_sandboxes", t->max_sandboxes);
         t->max_sandbox_hours = (unsigned)json_int(j, "max_sandbox_hours", t->max_sandbox_hours);
+        t->max_context_mb = (unsigned)json_int(j, "max_context_mb", t->max_context_mb);
+        t->max_contexts_mb = (unsigned)json_int(j, "max_contexts_mb", t->max_contexts_mb);
+        t->max_requests_per_second = (unsigned)json_int(j, "max_requests_per_second", t->max_requests_per_second);
         return t;
 }
 
@@ -66,6 +72,9 @@ void team_defaults(struct team *t)
         t->max_concurrent_builds = 20;
         t->max_sandboxes = 100;
         t->max_sandbox_hours = 24;
+        t->max_context_mb = 16384;
+        t->max_contexts_mb = 51200;
+        t->max_requests_per_second = 0;
 }
 
 static int team_create_once(struct records *r, const struct team *t, struct error *err)

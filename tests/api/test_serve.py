@@ -146,18 +146,18 @@ class Serve(unittest.TestCase):
             with open(os.path.join(builds, name, 'rootfs.img'), 'wb') as f:
                 f.write(b'x' * 8192)
         waiting = json.loads(self.admin('gc', '--dry-run', '--json').stdout)
-        self.assertEqual([b['buildID'] for b in waiting['builds']], ['01234567-89ab-4cde-8f01-23456789abcd'])  # the other one waits
+        self.assertEqual([b['name'] for b in waiting['items']], ['01234567-89ab-4cde-8f01-23456789abcd'])  # the other one waits
         self.assertEqual(server.request('DELETE', '/templates/gone').status, 204)
         result = json.loads(self.admin('gc', '--dry-run', '--json').stdout)
         self.assertTrue(result['dryRun'])
         self.assertGreaterEqual(result['bytes'], 2 * 8192)
-        self.assertEqual({b['buildID'] for b in result['builds']}, set(names) - {'notes'})
-        for b in result['builds']:
-            self.assertIn(names[b['buildID']], b['reason'])
+        self.assertEqual({b['name'] for b in result['items']}, set(names) - {'notes'})
+        for b in result['items']:
+            self.assertIn(names[b['name']], b['reason'])
         self.assertEqual(set(os.listdir(builds)), set(names))
-        self.assertIn('removed 2 builds', self.admin('gc').stdout)
+        self.assertIn('removed 2 items', self.admin('gc').stdout)
         self.assertEqual(os.listdir(builds), ['notes'])
-        self.assertEqual(json.loads(self.admin('gc', '--json').stdout)['builds'], [])
+        self.assertEqual(json.loads(self.admin('gc', '--json').stdout)['items'], [])
 
     def test_leaves_no_litter(self):
         server = self.server.start()
