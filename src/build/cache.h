@@ -5,10 +5,9 @@
  * names its parent's; a layer whose parent was rebuilt is stale and goes. A build that uses layers holds hard links of
  * their files in its own scratch directory: eviction and replacement can never pull a disk from under a VM.
  *
- * At most `max_layers` layers and `max_bytes` allocated bytes. Using a layer uses its ancestors too, so the least recently
- * used one is a leaf of the tree, and goes first, unless a build has it in use. Where all leaves are in use (a build of more
- * steps than layers), a layer with one child goes: its blocks are merged into the child's (disk.h), which then stands on the
- * layer below. Its key is a miss from then on; the child is found as before by who asks for its key.
+ * At most `max_layers` layers and `max_bytes` allocated bytes; the least recently used one goes first, and none that a build in
+ * progress stands on. A layer with one child goes by merging its blocks into the child's (disk.h), which then stands on the layer
+ * below: its key is a miss from then on, the child is found as before by who asks for its key. cache_evict.c has the rule.
  *
  * A damaged layer (its disk's or its record's digest is wrong, a file is missing) is dropped with all that stands on it. Disks
  * are read whole before their first use by this process, later when their size or mtime has changed.

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/rand.h"
@@ -25,9 +26,10 @@ struct merge {
         char *dir;               /* of its own, below the cache's */
         char **below;            /* links of the disks under the lower one, bottom first, NULL-terminated */
         char *lower_disk, *upper_disk; /* links, or NULL */
-        char *lower_sha256, *upper_sha256;
+        char *lower_digest, *upper_digest;
+        uint64_t lower_bytes, gain;
         char *name;              /* of the result inside the child's directory, or NULL: no disk */
-        char sha256[DIGEST_HEX_LEN + 1];
+        char digest[DIGEST_HEX_LEN + 1];
 };
 
 static void merge_free(struct merge *m)
@@ -40,44 +42,9 @@ static void merge_free(struct merge *m)
         free(m->dir);
         free(m->lower_disk);
         free(m->upper_disk);
-        free(m->lower_sha256);
-        free(m->upper_sha256);
+        free(m->lower_digest);
+        free(m->upper_digest);
         free(m->name);
-}
-
-static struct entry *only_child(const struct build_cache *c, const struct entry *e)
-{
-        struct entry *child = NULL;
-
-        for (size_t i = 0; i < c->count; i++)
-                if (streq(c->entries[i]->parent_key, e->key)) {
-                        if (child)
-                                return NULL;
-                        child = c->entries[i];
-                }
-        return child;
-}
-
-/* The least recently used layer with one child; of one chain, whose layers are used together, the pair that is cheapest to
- * merge. A layer that is the last one of a build in use stays: that build adds to it. */
-static bool choose(const struct build_cache *c, struct entry **ret_lower, struct entry **ret_upper)
-{
-        struct entry *lower = NULL, *upper = NULL;
-
-        for (size_t i = 0; i < c->count; i++) {
-                struct entry *e = c->entries[i], *child = only_child(c, e);
-
-                if (!child || e->busy || child->busy || e->pins != child->pins)
-                        continue;
-                if (lower && (e->used_ns > lower->used_ns ||
-                              (e->used_ns == lower->used_ns && e->bytes + child->bytes >= lower->bytes + upper->bytes)))
-                        continue;
-                lower = e;
-                upper = child;
-        }
-        *ret_lower = lower;
-        *ret_upper = upper;
-        return lower;
 }
 
 static char *link_into(const struct build_cache *c, const struct entry *e, const char *dir)
@@ -106,6 +73,7 @@ static void link_below(const struct build_cache *c, const struct entry *lower, s
                         m->below[--at] = link_into(c, e, m->dir);
 }
 
+/* Says what is to be merged, and holds it. */
 static int prepare(struct build_cache *c, struct entry *lower, struct entry *upper, struct merge *m)
 {
         char random[NAME_RANDOM + 1];
@@ -115,44 +83,63 @@ static int prepare(struct build_cache *c, struct entry *lower, struct entry *upp
         strcpy(m->upper, upper->key);
         strcpy(m->lower_instance, lower->instance);
         strcpy(m->upper_instance, upper->instance);
+        m->lower_bytes = lower->bytes;
+        lower->busy = upper->busy = true;
         m->dir = xasprintf("%s/%s.%s.tmp", c->dir, upper->key, random);
         if (dir_make(m->dir, 0700, NULL) < 0)
                 return -EIO;
         link_below(c, lower, m);
         m->lower_disk = link_into(c, lower, m->dir);
         m->upper_disk = link_into(c, upper, m->dir);
-        m->lower_sha256 = xstrdup_or_null(lower->disk_sha256);
-        m->upper_sha256 = xstrdup_or_null(upper->disk_sha256);
+        m->lower_digest = xstrdup_or_null(lower->disk_digest);
+        m->upper_digest = xstrdup_or_null(upper->disk_digest);
         if (m->lower_disk || m->upper_disk)
                 m->name = xasprintf("layer-%s%s", random, strrchr(m->lower_disk ? m->lower_disk : m->upper_disk, '.'));
-        lower->busy = upper->busy = true;
+        failpoint("merge", m->dir);
         return 0;
 }
 
+/* Without the lock: what the merge would give back. 1: enough; 0: too little. */
+static int weigh(struct merge *m, uint64_t min_gain)
+{
+        int r = 0;
+
+        if (!m->lower_disk)
+                m->gain = m->lower_bytes;
+        else if (m->upper_disk)
+                r = disk_overlap(m->lower_disk, m->upper_disk, &m->gain, NULL);
+        return r < 0 ? r : m->gain >= min_gain;
+}
+
 /* A damaged layer must not become part of a whole one. */
-static bool is_whole(const char *disk, const char *sha256)
+static bool is_whole(const char *disk, const char *wanted)
 {
         char digest[DIGEST_HEX_LEN + 1];
 
-        return !disk || (cache_digest(disk, digest, NULL) >= 0 && streq(digest, sha256));
+        return !disk || (cache_digest(disk, digest, NULL) >= 0 && streq(digest, wanted));
 }
 
-/* Without the lock: <dir>/<name>. */
+/* Without the lock: <dir>/<name>. 1 when it is there. */
 static int make_image(struct merge *m)
 {
         CLEANUP_FREE char *to = NULL;
         int r;
 
-        if (!is_whole(m->lower_disk, m->lower_sha256) || !is_whole(m->upper_disk, m->upper_sha256))
+        if (!is_whole(m->lower_disk, m->lower_digest) || !is_whole(m->upper_disk, m->upper_digest))
                 return -EIO;
         if (!m->name)
-                return 0;
+                return 1;
         to = path_join(m->dir, m->name);
         if (m->lower_disk && m->upper_disk)
                 r = disk_merge((const char *const *)m->below, m->lower_disk, m->upper_disk, to, NULL);
         else
                 r = link(m->lower_disk ? m->lower_disk : m->upper_disk, to) < 0 ? -errno : 0;
-        return r < 0 ? r : cache_digest(to, m->sha256, NULL);
+        if (r >= 0)
+                r = cache_digest(to, m->digest, NULL);
+        if (r < 0)
+                return r;
+        failpoint("merged", to);
+        return 1;
 }
 
 static json_t *merged_keys(const struct entry *lower, const struct entry *upper)
@@ -187,15 +174,17 @@ static int rewrite(struct build_cache *c, const struct merge *m, const struct en
         replace_text(&record.parent_key, lower->parent_key);
         replace_text(&record.parent_instance, lower->parent_instance);
         replace_text(&record.disk, m->name);
-        replace_text(&record.disk_sha256, m->name ? m->sha256 : NULL);
+        replace_text(&record.disk_digest, m->name ? m->digest : NULL);
         r = layer_record_write(dir, &record, NULL);
         if (r >= 0) {
+                cache_set_time(c, upper);
                 replace_text(&upper->parent_key, record.parent_key);
                 replace_text(&upper->parent_instance, record.parent_instance);
                 replace_text(&upper->disk, record.disk);
-                replace_text(&upper->disk_sha256, record.disk_sha256);
+                replace_text(&upper->disk_digest, record.disk_digest);
                 json_decref(upper->merged);
                 upper->merged = json_incref(record.merged);
+                upper->tried_child[0] = '\0';
         }
         layer_record_free(&record);
         return r;
@@ -215,55 +204,55 @@ static int take_over(struct build_cache *c, const struct merge *m, struct entry 
                         unlink(to);
                 return r;
         }
-        if (old)
+        if (old) {
                 unlink(old);
+                failpoint("unlinked", old);
+        }
         if (to)
                 cache_verified(upper, to);
         c->bytes -= upper->bytes;
         upper->bytes = tree_allocated_bytes(dir);
         c->bytes += upper->bytes;
         cache_drop_one(c, lower);
-        return 0;
+        return 1;
 }
 
-static struct entry *same(const struct build_cache *c, const char *key, const char *instance)
+/* Is everything as it was? */
+static bool unchanged(const struct build_cache *c, const struct entry *lower, const struct entry *upper)
 {
-        struct entry *e = cache_find(c, key);
-
-        return e && streq(e->instance, instance) ? e : NULL;
+        return lower && upper && cache_only_child(c, lower) == upper && lower->pins == upper->pins;
 }
 
-/* Under the lock again: is everything as it was? */
-static int finish(struct build_cache *c, const struct merge *m, int r)
+/* Under the lock again, with what came of it. */
+static void finish(struct build_cache *c, const struct merge *m, int r)
 {
-        struct entry *lower = same(c, m->lower, m->lower_instance), *upper = same(c, m->upper, m->upper_instance);
+        struct entry *lower = cache_same(c, m->lower, m->lower_instance), *upper = cache_same(c, m->upper, m->upper_instance);
 
         if (lower)
                 lower->busy = false;
         if (upper)
                 upper->busy = false;
-        if (r < 0)
-                return r;
-        if (!lower || !upper || only_child(c, lower) != upper || lower->pins != upper->pins)
-                return -EAGAIN;
-        return take_over(c, m, lower, upper);
+        if (!unchanged(c, lower, upper))
+                return;
+        if (r > 0)
+                r = take_over(c, m, lower, upper);
+        if (r <= 0) {
+                strcpy(lower->tried_child, upper->instance);
+                lower->tried_gain = r < 0 ? -1 : (int64_t)m->gain;
+        }
 }
 
-bool cache_merge_one(struct build_cache *c)
+void cache_merge(struct build_cache *c, struct entry *lower, struct entry *upper, uint64_t min_gain)
 {
-        struct entry *lower, *upper;
         struct merge m = {};
-        int r;
+        int r = prepare(c, lower, upper, &m);
 
-        if (!choose(c, &lower, &upper))
-                return false;
-        r = prepare(c, lower, upper, &m);
-        if (r >= 0) {
-                pthread_mutex_unlock(&c->lock);
+        pthread_mutex_unlock(&c->lock);
+        if (r >= 0)
+                r = weigh(&m, min_gain);
+        if (r > 0)
                 r = make_image(&m);
-                pthread_mutex_lock(&c->lock);
-                r = finish(c, &m, r);
-        }
+        pthread_mutex_lock(&c->lock);
+        finish(c, &m, r);
         merge_free(&m);
-        return r >= 0;
 }

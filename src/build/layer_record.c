@@ -8,7 +8,7 @@
 #include "base/str.h"
 #include "build/context.h"
 
-#define RECORD_FORMAT 2
+#define RECORD_FORMAT 3
 #define RECORD_BYTES_MAX (64UL << 20) /* a build environment is bounded by the request that made it */
 
 void layer_record_free(struct layer_record *r)
@@ -16,7 +16,7 @@ void layer_record_free(struct layer_record *r)
         free(r->parent_key);
         free(r->parent_instance);
         free(r->disk);
-        free(r->disk_sha256);
+        free(r->disk_digest);
         json_decref(r->merged);
         build_context_free(&r->context);
         json_decref(r->image_env);
@@ -44,7 +44,7 @@ static bool well_formed(const json_t *j)
         const char *instance = json_str(j, "instance"), *disk = json_str(j, "disk");
 
         return json_int(j, "format", 0) == RECORD_FORMAT && instance && strlen(instance) == BUILD_INSTANCE_LEN && json_str(j, "init") &&
-               (!disk || (disk_name_valid(disk) && json_str(j, "diskSha256")));
+               (!disk || (disk_name_valid(disk) && json_str(j, "diskDigest")));
 }
 
 static bool from_json(const json_t *j, struct layer_record *ret)
@@ -57,7 +57,7 @@ static bool from_json(const json_t *j, struct layer_record *ret)
         ret->parent_key = xstrdup_or_null(json_str(j, "parentKey"));
         ret->parent_instance = xstrdup_or_null(json_str(j, "parentInstance"));
         ret->disk = xstrdup_or_null(json_str(j, "disk"));
-        ret->disk_sha256 = ret->disk ? xstrdup(json_str(j, "diskSha256")) : NULL;
+        ret->disk_digest = ret->disk ? xstrdup(json_str(j, "diskDigest")) : NULL;
         ret->merged = json_is_array(merged) ? json_deep_copy(merged) : NULL;
         ret->image_env = json_is_object(env) ? json_deep_copy(env) : json_object();
         ret->init = xstrdup(json_str(j, "init"));
@@ -94,7 +94,7 @@ static json_t *to_json(const struct layer_record *r)
         json_put_str(j, "parentKey", r->parent_key);
         json_put_str(j, "parentInstance", r->parent_instance);
         json_put_str(j, "disk", r->disk);
-        json_put_str(j, "diskSha256", r->disk_sha256);
+        json_put_str(j, "diskDigest", r->disk_digest);
         json_object_set_new(j, "imageEnv", r->image_env ? json_deep_copy(r->image_env) : json_object());
         if (r->merged)
                 json_object_set_new(j, "merged", json_deep_copy(r->merged));

@@ -17,7 +17,7 @@ struct layer_record {
         char instance[BUILD_INSTANCE_LEN + 1];
         char *parent_key, *parent_instance; /* or NULL (cache.h) */
         char *disk;                         /* file name beside the record, or NULL */
-        char *disk_sha256;                  /* digest.h; NULL without a disk */
+        char *disk_digest;                  /* digest.h; NULL without a disk */
         json_t *merged;                     /* array of keys: evicted layers whose blocks are in this disk; or NULL for none */
         struct build_context context;
         json_t *image_env;                  /* object */

@@ -246,6 +246,68 @@ int disk_flatten(const char *const *chain, const char *to, struct error *err)
         return 0;
 }
 
+/* What an image alone says: an array of extents in rising order without gaps. */
+static int map_image(const char *path, json_t **ret, struct error *err)
+{
+        const char *const argv[] = {"qemu-img", "map", "--output=json", "-f", str_ends(path, ".qcow2") ? "qcow2" : "raw", path, NULL};
+        CLEANUP_BUF struct buf text = {};
+        int r = subprocess_run(argv, &text, err);
+
+        if (r >= 0)
+                r = json_parse(text.data, text.len, ret, err);
+        if (r >= 0 && !json_is_array(*ret)) {
+                json_decref(*ret);
+                *ret = NULL;
+                r = error_set(err, ERROR_INTERNAL, "qemu-img map answered no array for %s", path);
+        }
+        return r;
+}
+
+static uint64_t extent_end(const json_t *extent)
+{
+        return (uint64_t)json_int(extent, "start", 0) + (uint64_t)json_int(extent, "length", 0);
+}
+
+static uint64_t common(const json_t *a, const json_t *b)
+{
+        uint64_t a_start = (uint64_t)json_int(a, "start", 0), b_start = (uint64_t)json_int(b, "start", 0);
+        uint64_t start = a_start > b_start ? a_start : b_start, end = extent_end(a) < extent_end(b) ? extent_end(a) : extent_end(b);
+
+        return end > start ? end - start : 0;
+}
+
+/* Zeroes that `upper` says hide data too: the merged image has a hole there. */
+static uint64_t overlap(const json_t *lower, const json_t *upper)
+{
+        uint64_t sum = 0;
+        size_t i = 0, j = 0;
+
+        while (i < json_array_size(lower) && j < json_array_size(upper)) {
+                const json_t *a = json_array_get(lower, i), *b = json_array_get(upper, j);
+
+                if (json_bool(a, "data", false) && json_bool(b, "present", false))
+                        sum += common(a, b);
+                if (extent_end(a) < extent_end(b))
+                        i++;
+                else
+                        j++;
+        }
+        return sum;
+}
+
+int disk_overlap(const char *lower, const char *upper, uint64_t *ret, struct error *err)
+{
+        CLEANUP_JSON json_t *below = NULL, *above = NULL;
+        int r = map_image(lower, &below, err);
+
+        if (r >= 0)
+                r = map_image(upper, &above, err);
+        if (r < 0)
+                return error_wrap(err, r, "compare %s with %s", upper, lower);
+        *ret = overlap(below, above);
+        return 0;
+}
+
 static int copy_image(const char *from, const char *to, struct error *err)
 {
         CLEANUP_CLOSE int source = open(from, O_RDONLY | O_CLOEXEC), target = -1;

@@ -22,5 +22,8 @@ int disk_size(const char *path, uint64_t *ret, struct error *err);
  * holds because only whole clusters are written. The three are only read. Needs room for a copy of both. */
 int disk_merge(const char *const *below, const char *lower, const char *upper, const char *to, struct error *err);
 
+/* How many bytes of data in `lower` are hidden by what `upper`, its neighbour above, says: what disk_merge() would save. */
+int disk_overlap(const char *lower, const char *upper, uint64_t *ret, struct error *err);
+
 /* Flattens a chain (bottom first, NULL-terminated) into a new sparse raw file; zero runs become holes; fsynced. */
 int disk_flatten(const char *const *chain, const char *to, struct error *err);

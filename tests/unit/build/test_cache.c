@@ -12,70 +12,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "base/subprocess.h"
-#include "build/cache.h"
 #include "build/context.h"
-#include "vm/disk.h"
+#include "cache_fixture.h"
 
 #define LAYER_BYTES (64 * 1024)
-
-static char *top, *dir, *scratch;
-static struct build_cache *cache;
-static int serial;
-
-static void open_cache(unsigned layers, uint64_t bytes)
-{
-        struct error err = {};
-
-        if (build_cache_open(dir, layers, bytes, &cache, &err) < 0)
-                fail_msg("%s", err.message);
-}
-
-static int start(void **state)
-{
-        char name[] = "/tmp/test-cache-XXXXXX";
-
-        (void)state;
-        top = xstrdup(mkdtemp(name));
-        dir = path_join(top, "steps");
-        scratch = path_join(top, "scratch");
-        return dir_make(scratch, 0700, NULL);
-}
-
-static int stop(void **state)
-{
-        (void)state;
-        build_cache_close(cache);
-        cache = NULL;
-        tree_remove(top, NULL);
-        free(top);
-        free(dir);
-        free(scratch);
-        return 0;
-}
-
-/* A layer `name` (one hex digit) with a disk of `bytes`. */
-static struct build_layer layer(char name, size_t bytes)
-{
-        struct build_layer l = {.image_env = json_object(), .init = xstrdup("agent")};
-        CLEANUP_FREE char *data = xcalloc(1, bytes + 1);
-
-        memset(data, name, bytes);
-        memset(l.key, name, BUILD_KEY_LEN);
-        build_context_init(&l.context, NULL);
-        l.disk = xasprintf("%s/new-%d.qcow2", scratch, serial++);
-        assert_int_equal(file_write_atomic(l.disk, data, bytes, 0600, NULL), 0);
-        return l;
-}
-
-static bool put(struct build_layer *l, const struct build_layer *parent, bool replace)
-{
-        struct error err = {};
-
-        if (build_cache_put(cache, l, parent, NULL, replace, &err) < 0)
-                fail_msg("%s", err.message);
-        return l->kept;
-}
 
 /* Looks for the deepest of the keys whose digits `names` lists, bottom first: its name, or 0. `ret` is it; what it stands on is
  * released at once. `hit` may be NULL. */
@@ -113,12 +53,6 @@ static char find_deepest(const char *names, struct build_layer *ret, struct buil
 static bool get(char name, struct build_layer *ret)
 {
         return find_deepest((char[]){name, 0}, ret, NULL) == name;
-}
-
-static void done(struct build_layer *l)
-{
-        build_cache_release(cache, l);
-        build_layer_free(l);
 }
 
 static void finds_what_was_put(void **state)
@@ -407,7 +341,7 @@ static void no_bit_of_a_record_flips_unnoticed(void **state)
 {
         CLEANUP_FREE char *path = path_join(scratch, "context.json");
         CLEANUP_BUF struct buf whole = {};
-        struct layer_record r = {.instance = "abcdefghijklmnopqrstuvwx", .disk = (char *)"layer.img", .disk_sha256 = (char *)"00",
+        struct layer_record r = {.instance = "abcdefghijklmnopqrstuvwx", .disk = (char *)"layer.img", .disk_digest = (char *)"00",
                                  .init = (char *)"agent", .context = {.user = (char *)"bob", .workdir = (char *)"/w"}};
         struct error err = {};
 
@@ -425,62 +359,6 @@ static void no_bit_of_a_record_flips_unnoticed(void **state)
                 whole.data[bit / 8] ^= (char)(1 << bit % 8);
         }
         json_decref(r.context.env);
-}
-
-/* A layer of a real image: 8 clusters of `pattern` at cluster `at`. */
-static struct build_layer image_layer(char name, unsigned pattern, unsigned at)
-{
-        struct build_layer l = layer(name, 1);
-        CLEANUP_FREE char *command = xasprintf("write -P %u %uk 512k", pattern, at * 64);
-        struct error err = {};
-
-        unlink(l.disk);
-        if (disk_overlay_create(l.disk, 16 << 20, &err) < 0 ||
-            subprocess_run((const char *const[]){"qemu-io", "-f", "qcow2", "-c", command, l.disk, NULL}, NULL, &err) < 0)
-                fail_msg("%s", err.message);
-        return l;
-}
-
-/* What the layers' disks say together. */
-static char *content(const char *const *disks)
-{
-        CLEANUP_FREE char *flat = xasprintf("%s/flat-%d.img", scratch, serial++);
-        CLEANUP_BUF struct buf b = {};
-        struct error err = {};
-
-        if (disk_flatten(disks, flat, &err) < 0 || file_read(flat, 32 << 20, &b, &err) < 0)
-                fail_msg("%s", err.message);
-        return buf_steal(&b);
-}
-
-static char *content_of(const char *names, size_t *ret_layers)
-{
-        CLEANUP_FREE char *prefix = xasprintf("%s/chain-%d", scratch, serial++);
-        char keys[16][BUILD_KEY_LEN + 1] = {};
-        struct build_cache_hit h = {};
-        const char *list[16], *disks[16] = {};
-        struct error err = {};
-        char *all;
-        size_t n = 0;
-
-        for (size_t i = 0; names[i]; i++) {
-                memset(keys[i], names[i], BUILD_KEY_LEN);
-                list[i] = keys[i];
-        }
-        if (build_cache_get(cache, list, strlen(names), prefix, &h, &err) < 0)
-                fail_msg("%s", err.message);
-        assert_int_equal(h.depth + 1, strlen(names));
-        for (size_t i = 0; i < h.layer_count; i++)
-                if (h.layers[i].disk)
-                        disks[n++] = h.layers[i].disk;
-        all = content(disks);
-        *ret_layers = h.layer_count;
-        for (size_t i = 0; i < h.layer_count; i++) {
-                build_cache_release(cache, &h.layers[i]);
-                build_layer_free(&h.layers[i]);
-        }
-        build_cache_hit_free(&h);
-        return all;
 }
 
 /* A build of more layers than the cache may hold: a, b (no disk), c, d, e with room for three. */

@@ -216,6 +216,7 @@ static void merge_round(unsigned seed)
         const char *const three[] = {bottom, lower, upper, NULL}, *const none[] = {NULL}, *const below[] = {bottom, NULL};
         const char *const all[] = {bottom, lower, upper, merged, blind, raw};
         CLEANUP_FREE char *text = NULL;
+        uint64_t hidden, saved;
         struct error err = {};
 
         for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -231,6 +232,11 @@ static void merge_round(unsigned seed)
         if (disk_merge(below, lower, upper, merged, &err) < 0 || disk_merge(none, lower, upper, blind, &err) < 0 ||
             disk_merge(none, bottom, lower, raw, &err) < 0)
                 fail_msg("%s", err.message);
+        /* The merged image saves what is hidden, and its own metadata and clusters that were kept for zeroes. */
+        if (disk_overlap(lower, upper, &hidden, &err) < 0)
+                fail_msg("%s", err.message);
+        saved = tree_allocated_bytes(lower) + tree_allocated_bytes(upper) - tree_allocated_bytes(merged);
+        assert_true(hidden > 0 && saved >= hidden);
         expect_same(three, (const char *const[]){bottom, merged, NULL});
         expect_same(three, (const char *const[]){bottom, blind, NULL});
         expect_same(three, (const char *const[]){raw, upper, NULL});
