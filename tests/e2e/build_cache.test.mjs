@@ -164,7 +164,7 @@ function randomSteps(seed) {
     (t) => t.runCmd(`rm -rf ${name()}; mkdir -p /p; ${`echo ${random(1000)} >>${name()};`.repeat(1 + random(3))} true`, { user: 'root' }),
     (t) => t.runCmd(`rm -rf ${name()}; mkdir -p ${name()}/d; true`, { user: 'root' }),
     (t) => t.runCmd(`mkdir -p /p; ln -sf ${name()} ${name()}/l 2>/dev/null; ln ${name()} /p/hard${random(3)} 2>/dev/null; true`, { user: 'root' }),
-    (t) => t.runCmd(`mkdir -p /p; dd if=/dev/zero of=/p/big${random(2)} bs=65536 seek=${random(9)} count=${1 + random(20)} 2>/dev/null; chmod ${['600', '4755', '1777'][random(3)]} /p/*; true`, { user: 'root' }),
+    (t) => t.runCmd(`mkdir -p /p; dd if=/dev/zero of=/p/big${random(2)} bs=65536 seek=${random(9)} count=${1 + random(20)} 2>/dev/null; chmod ${['711', '4755', '1777'][random(3)]} /p/*; chmod 600 /p/big0; true`, { user: 'root' }),
     (t) => t.runCmd(`chown ${random(5)}:${random(5)} /p/*; mknod /p/pipe${random(3)} p 2>/dev/null; mv /p/big0 ${name()} 2>/dev/null; true`, { user: 'root' }),
     (t) => t.runCmd(`ls /run /dev/shm >/p/memory; echo x >/run/x; echo $$ >/dev/shm/y; sleep 900 </dev/null >/dev/null 2>&1 & true`, { user: 'root' }),
     (t) => t.setEnvs({ [`E${random(3)}`]: `${random(9)} $E0` }),
