@@ -93,5 +93,7 @@ void api_dispatch(struct api *a, struct http_exchange *x);
 void api_free(struct api *a);
 
 /* Helpers for handlers. */
+/* The HTTP status that stands for a kind of error. */
+int api_status_of(enum error_kind kind);
 /* Adds {"code":…,"message":…} with the status. */
 void api_error(struct api_response *r, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

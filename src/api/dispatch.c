@@ -79,7 +79,7 @@ void api_error(struct api_response *r, int status, const char *format, ...)
         r->json = json_pack("{s:i, s:s}", "code", status, "message", text);
 }
 
-static int status_of(enum error_kind kind)
+int api_status_of(enum error_kind kind)
 {
         switch (kind) {
         case ERROR_INVALID:
@@ -298,7 +298,7 @@ static bool go_on(struct task *t)
                 return false;
         }
         if (t->result < 0) {
-                answer_error(t, status_of(t->err.kind), t->err.message);
+                answer_error(t, api_status_of(t->err.kind), t->err.message);
                 return false;
         }
         return true;
@@ -334,7 +334,7 @@ static void audit(struct task *t)
         const struct api_hooks *h = &t->api->hooks;
 
         if (t->route->action && h->audit)
-                h->audit(h->data, &t->request, t->route->action, t->result < 0 ? status_of(t->err.kind) : t->response.status,
+                h->audit(h->data, &t->request, t->route->action, t->result < 0 ? api_status_of(t->err.kind) : t->response.status,
                          t->result < 0 ? t->err.message : NULL);
 }
 
@@ -367,7 +367,7 @@ static void done_handle(struct job *j)
 
         t->working = false;
         if (t->result < 0)
-                answer_error(t, status_of(t->err.kind), t->err.message);
+                answer_error(t, api_status_of(t->err.kind), t->err.message);
         else
                 answer(t);
         task_maybe_free(t);

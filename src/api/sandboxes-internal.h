@@ -13,6 +13,9 @@ json_t *sandbox_detail_json(const struct sandbox_info *i);
 
 int sandboxes_create(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_create_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_fork(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_snapshot(void *data, struct api_request *q, struct api_response *p, struct error *err);
+int sandboxes_snapshots(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_list(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_list_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_metrics(void *data, struct api_request *q, struct api_response *p, struct error *err);

@@ -15,7 +15,6 @@
 #define RESUME_TIMEOUT_S 15
 #define REFRESH_MIN_S 15
 #define REFRESH_MAX_S 3600
-#define FORKS_MAX 100
 
 int sandboxes_target(const struct api_request *q, char *ret_id, struct error *err)
 {
@@ -183,15 +182,6 @@ static int put_network(void *data, struct api_request *q, struct api_response *p
         return r;
 }
 
-static int not_available(struct sandboxes_api *s, struct api_request *q, const char *what, struct api_response *p, struct error *err)
-{
-        char id[SANDBOX_ID_MAX + 1];
-        int r = must_exist(s, q, id, err);
-        if (r == 0)
-                api_error(p, 501, "%s is not available on this server yet; sandbox '%s' goes on running", what, id);
-        return r;
-}
-
 static int pause_(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
         struct sandboxes_api *s = data;
@@ -207,31 +197,6 @@ static int pause_(void *data, struct api_request *q, struct api_response *p, str
         if (r == 0)
                 p->status = 204;
         return r;
-}
-
-static int snapshot(void *data, struct api_request *q, struct api_response *p, struct error *err)
-{
-        return not_available(data, q, "making a snapshot of a sandbox", p, err);
-}
-
-static int fork_(void *data, struct api_request *q, struct api_response *p, struct error *err)
-{
-        int64_t count = 1, timeout_s = 15;
-        int r = body_int32(q->json, "count", false, &count, err);
-        if (r == 0)
-                r = body_int32(q->json, "timeout", false, &timeout_s, err);
-        if (r == 0 && (count < 1 || count > FORKS_MAX))
-                r = error_set(err, ERROR_INVALID, "validation error: 'count' must be between 1 and %d", FORKS_MAX);
-        return r < 0 ? r : not_available(data, q, "forking a running sandbox", p, err);
-}
-
-/* No snapshot exists, so the list is empty whatever the filters are. */
-static int snapshots_list(void *data, struct api_request *q, struct api_response *p, struct error *err)
-{
-        (void)data, (void)q, (void)err;
-        p->status = 200;
-        p->json = json_array();
-        return 0;
 }
 
 /* Sandboxes' own logs are not collected yet: empty answers are the contract's for a sandbox without any (sandbox-api 17). */
@@ -290,9 +255,9 @@ static const struct api_route routes[] = {
         { "POST", "/sandboxes/{id}/pause", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, pause_ },
         { "POST", "/sandboxes/{id}/resume", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, resume },
         { "PUT", "/sandboxes/{id}/network", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, put_network },
-        { "POST", "/sandboxes/{id}/fork", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, fork_ },
-        { "POST", "/sandboxes/{id}/snapshots", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, snapshot },
-        { "GET", "/snapshots", API_AUTH_KEY, 0, snapshots_list },
+        { "POST", "/sandboxes/{id}/fork", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, sandboxes_fork },
+        { "POST", "/sandboxes/{id}/snapshots", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, sandboxes_snapshot },
+        { "GET", "/snapshots", API_AUTH_KEY, 0, sandboxes_snapshots },
         { "GET", "/sandboxes/{id}/metrics", API_AUTH_KEY, 0, sandboxes_metrics },
         { "GET", "/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs },
         { "GET", "/v2/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs_v2 },

@@ -8,6 +8,7 @@
 struct sandboxes_api {
         struct sandbox_manager *manager;
         struct records *records;
+        const char *data_dir;
 };
 
 /* Adds all routes; `s` must outlive the dispatcher. */

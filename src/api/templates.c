@@ -272,13 +272,47 @@ static HANDLER(patch_v1)
         return r;
 }
 
+/* Snapshots under one name differ by their tags, and go one by one (sandbox-api 15): *ret_more when the template has others and
+ * stays. NOT_FOUND when there is no such tag. */
+static int delete_one_snapshot(struct template_service *s, const struct template_record *t, const struct name_ref *n, bool *ret_more,
+                               struct error *err)
+{
+        const char *tag = n->tag ? n->tag : n->explicit_default ? NAME_TAG_DEFAULT : NULL;
+        char *const one[] = { (char *)tag, NULL };
+        struct tag_record *tags;
+        size_t count;
+        bool found = false;
+        int r;
+
+        if (!t->snapshot || !tag)
+                return 0;
+        r = records_tags_list(s->records, t->id, &tags, &count, err);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < count; i++)
+                found = found || streq(tags[i].tag, tag);
+        tag_records_free(tags, count);
+        if (!found)
+                return error_set(err, ERROR_NOT_FOUND, "tag '%s' does not exist for template '%s'", tag, t->id);
+        *ret_more = count > 1;
+        return count > 1 ? records_tags_delete(s->records, t->id, one, err) : 0;
+}
+
 static HANDLER(delete)
 {
         struct template_service *s = data;
         CLEANUP(cleanup_template) struct template_record *t = NULL;
+        CLEANUP(name_ref_clear) struct name_ref name = {};
+        bool more = false;
         char **builds;
-        int r = template_by_reference(s, request->team, request->params[0], "Invalid template ID", &t, NULL, err);
+        int r = template_by_reference(s, request->team, request->params[0], "Invalid template ID", &t, &name, err);
 
+        if (r >= 0)
+                r = delete_one_snapshot(s, t, &name, &more, err);
+        if (r < 0 || more) {
+                response->status = 204;
+                return r;
+        }
         if (r >= 0)
                 r = records_template_delete(s->records, t->id, &builds, err);
         if (r < 0)

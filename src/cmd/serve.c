@@ -235,7 +235,7 @@ static int open_sandboxes(struct server *s, struct error *err)
                 .node = s->options.node_name,
         };
         int r = sandbox_manager_new(&settings, &s->sandboxes, err);
-        s->sandboxes_api = (struct sandboxes_api){ .manager = s->sandboxes, .records = s->records };
+        s->sandboxes_api = (struct sandboxes_api){ .manager = s->sandboxes, .records = s->records, .data_dir = s->options.data_dir };
         return r;
 }
 

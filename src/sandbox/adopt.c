@@ -75,8 +75,8 @@ static int let_run(struct entry *e, const char *dir, struct error *err)
                 r = vm_continue(e->vm, wake, err);
                 json_decref(wake);
         }
-        static const char *const leftovers[] = { "paused.tmp", "resumed" };
-        for (size_t i = 0; r == 0 && i < 2; i++) {
+        static const char *const leftovers[] = { "paused.tmp", "resumed", "saved", "saved.tmp" };
+        for (size_t i = 0; r == 0 && i < sizeof leftovers / sizeof *leftovers; i++) {
                 CLEANUP_FREE char *path = path_join(dir, leftovers[i]);
                 r = tree_remove(path, err);
         }

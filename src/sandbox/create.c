@@ -144,7 +144,7 @@ static int show(struct sandbox_manager *m, struct entry *e, struct sandbox_info 
 }
 
 /* Takes back a create that failed at any stage. */
-static void undo(struct sandbox_manager *m, struct entry *e)
+void manager_undo_create(struct sandbox_manager *m, struct entry *e)
 {
         struct error err = {};
         pthread_mutex_lock(&m->lock);
@@ -155,6 +155,7 @@ static void undo(struct sandbox_manager *m, struct entry *e)
         manager_forget(m, e->id);
         pthread_mutex_lock(&m->lock);
         entry_remove(m, e);
+        pthread_cond_broadcast(&m->changed);
         pthread_mutex_unlock(&m->lock);
 }
 
@@ -190,7 +191,7 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
                 r = show(m, e, ret, err);
         if (r < 0) {
                 error_wrap(err, r, "start a sandbox of template '%s'", spec->template_->id);
-                undo(m, e);
+                manager_undo_create(m, e);
         }
         entry_unref(m, e);
         return r;

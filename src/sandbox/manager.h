@@ -52,6 +52,7 @@ struct entry {
         int64_t reap_ns;             /* when the manager pauses it, or itself ends what the shim should have ended (REAP_GRACE_NS) */
         char envd_token[SANDBOX_TOKEN_LEN + 1], traffic_token[SANDBOX_TOKEN_LEN + 1]; /* "" when there is none */
         pthread_mutex_t vm_lock;
+        bool saving;                 /* guarded by manager.lock: a fork or a snapshot of it is being made */
         struct vm *vm;               /* set before RUNNING, closed with the last reference; NULL while paused */
 };
 
@@ -113,7 +114,14 @@ int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err); /*
 void watch_poke(struct sandbox_manager *m); /* an end has changed */
 void watch_bury(struct sandbox_manager *m, struct entry *e); /* ends and forgets what the caller has set to KILLING */
 
+/* create.c: ends and forgets a sandbox that could not be brought up */
+void manager_undo_create(struct sandbox_manager *m, struct entry *e);
+
 /* pause.c */
+/* Brings up what the directory's `paused` holds, for an entry that is in the table and that nobody else acts on; RUNNING at the end.
+ * *ret_committed, also on failure: the saved state is used up. */
+int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, bool *ret_committed,
+                   struct error *err);
 int pausers_start(struct sandbox_manager *m, struct error *err);
 void pausers_stop(struct sandbox_manager *m);
 char *manager_paused_dir(const struct sandbox_manager *m, const char *id); /* the caller frees */

@@ -306,47 +306,40 @@ static int finish(struct resumption *z, struct error *err)
         return r;
 }
 
-/* Before the commit the sandbox stays paused; after it there is nothing to go back to. */
-static void undo(struct resumption *z)
-{
-        if (!z->committed) {
-                pthread_mutex_lock(&z->m->lock);
-                z->e->info->paused = true;
-                z->e->state = ENTRY_PAUSED;
-                pthread_cond_broadcast(&z->m->changed);
-                pthread_mutex_unlock(&z->m->lock);
-                return;
-        }
-        set_state(z->m, z->e, ENTRY_KILLING);
-        if (z->e->vm)
-                watch_bury(z->m, z->e);
-        else {
-                manager_forget(z->m, z->e->id);
-                pthread_mutex_lock(&z->m->lock);
-                entry_remove(z->m, z->e);
-                pthread_cond_broadcast(&z->m->changed);
-                pthread_mutex_unlock(&z->m->lock);
-        }
-}
-
-/* For an entry that the caller has set to RESUMING and holds a reference to. */
-static int resume_entry(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, struct error *err)
+int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, bool *ret_committed,
+                   struct error *err)
 {
         struct resumption z = { .m = m, .e = e, .timeout_s = timeout_s };
         int r = restore(&z, err);
         if (r == 0)
                 r = finish(&z, err);
-        if (r < 0) {
-                error_wrap(err, r, z.committed ? "resume sandbox %s (it is lost: its machine ended as it went on)" :
-                                                 "resume sandbox %s (it stays paused)", e->id);
-                undo(&z);
+        *ret_committed = z.committed;
+        if (r < 0)
+                return r;
+        pthread_mutex_lock(&m->lock);
+        *ret = sandbox_info_copy(e->info);
+        pthread_mutex_unlock(&m->lock);
+        return 0;
+}
+
+/* For an entry that the caller has set to RESUMING and holds a reference to. */
+static int resume_entry(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, struct error *err)
+{
+        bool committed;
+        int r = manager_resume(m, e, timeout_s, ret, &committed, err);
+        if (r == 0)
+                return 0;
+        if (committed) {
+                error_wrap(err, r, "resume sandbox %s (it is lost: its machine ended as it went on)", e->id);
+                manager_undo_create(m, e);
                 return r;
         }
         pthread_mutex_lock(&m->lock);
-        if (ret)
-                *ret = sandbox_info_copy(e->info);
+        e->info->paused = true;
+        e->state = ENTRY_PAUSED;
+        pthread_cond_broadcast(&m->changed);
         pthread_mutex_unlock(&m->lock);
-        return 0;
+        return error_wrap(err, r, "resume sandbox %s (it stays paused)", e->id);
 }
 
 /* With the lock: what connect finds. 1 = wait for a change; 2 = *ret is to be resumed; 0 = it runs. */

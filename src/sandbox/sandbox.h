@@ -76,6 +76,20 @@ int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char
 int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool running_ok,
                     struct sandbox_info **ret, bool *ret_resumed, struct error *err);
 
+/* Copies of a running sandbox, which is frozen only while its changes are saved (sandbox-api 14): memory, disk, metadata and
+ * lifecycle are inherited, identity and tokens are new. Each ends `timeout_s` after it is ready. */
+struct sandbox_fork {
+        struct sandbox_info *info; /* of the copy; NULL: `error` says why there is none. The caller frees. */
+        struct error error;
+};
+/* Fills `count` (1 or more) forks; NOT_FOUND, CONFLICT (paused, or being copied already) and the failures of saving are of the whole. */
+int sandbox_fork(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, size_t count,
+                 struct sandbox_fork *ret, struct error *err);
+/* Makes the artifacts of build `build_id` of template `template_id` from a running sandbox, which goes on (sandbox-api 15):
+ * builds/<build_id>/ appears complete and durable. Errors as of sandbox_fork(). */
+int sandbox_snapshot(struct sandbox_manager *m, const struct team *team, const char *id, const char *template_id, const char *build_id,
+                     struct error *err);
+
 size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
 
 /* The last bytes of a sandbox's console; the caller frees. */

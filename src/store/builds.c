@@ -36,6 +36,7 @@ void build_record_free(struct build_record *b)
         free(b->ready_cmd);
         json_decref(b->start_context);
         free(b->node);
+        free(b->sandbox_id);
         free(b);
 }
 
@@ -75,6 +76,7 @@ json_t *build_to_json(struct records *r, const struct build_record *b)
         json_put_str(j, "start_cmd", b->start_cmd);
         json_put_str(j, "ready_cmd", b->ready_cmd);
         json_put_str(j, "node", b->node);
+        json_put_str(j, "sandbox", b->sandbox_id);
         if (b->state == BUILD_READY)
                 json_object_set_new(j, "sealed", sealed_part(r, b));
         return j;
@@ -119,6 +121,7 @@ static int build_from_json(struct records *r, const json_t *j, struct build_reco
         b->start_cmd = json_dup(j, "start_cmd");
         b->ready_cmd = json_dup(j, "ready_cmd");
         b->node = json_dup(j, "node");
+        b->sandbox_id = json_dup(j, "sandbox");
         x = unseal_part(r, j, b, err);
         if (x < 0)
                 build_record_free(b);

@@ -72,6 +72,7 @@ struct build_record {
         json_t *start_context;        /* {user, workdir, env} in which the pair was defined, or NULL */
         uint64_t disk_bytes;          /* allocated */
         char *node;
+        char *sandbox_id;             /* what it is a snapshot of, or NULL */
 };
 void build_record_free(struct build_record *b);
 void build_records_free(struct build_record **list, size_t count);
@@ -113,13 +114,16 @@ int records_key_list(struct records *r, const char *team_id, json_t **ret, struc
 int records_key_team(struct records *r, const char *key, struct team **ret, struct error *err);
 
 /* Templates and builds */
-struct build_request { /* POST /v3/templates after validation */
-        const char *alias;
+struct build_request { /* POST /v3/templates after validation; or a snapshot of a sandbox (sandbox-api 15) */
+        const char *alias;              /* NULL: an unnamed snapshot */
         const char *const *tags; /* NULL-terminated, lower-case, unique, not empty */
         unsigned vcpus, memory_mb;
+        const char *sandbox_id;         /* a snapshot of this sandbox: the build is building at once. NULL: a build */
+        unsigned disk_mb;               /* of a snapshot */
 };
 /* Registers a build (template-api 4.1 from "resolve the alias" on): finds or creates the template, supersedes waiting
- * builds with an overlapping tag (16.2), enforces the team's concurrent-build limit (LIMIT). */
+ * builds with an overlapping tag (16.2), enforces the team's concurrent-build limit (LIMIT). An alias belongs either to builds or
+ * to snapshots: CONFLICT. */
 int records_build_register(struct records *r, const struct team *team, const struct build_request *q,
                            struct template_record **ret_template, struct build_record **ret_build, struct error *err);
 /* By ID; deleted ones are ERROR_NOT_FOUND. */

@@ -80,13 +80,25 @@ static struct template_record *new_template(const struct registration *g, int64_
         t->id = xcalloc(1, TEMPLATE_ID_LEN + 1);
         random_id(t->id, TEMPLATE_ID_LEN);
         t->team_id = xstrdup(g->team->id);
-        t->aliases = name_list_add(NULL, g->request->alias);
+        t->aliases = g->request->alias ? name_list_add(NULL, g->request->alias) : xcalloc(1, sizeof(char *));
+        t->snapshot = g->request->sandbox_id != NULL;
         t->created_ns = now;
         return t;
 }
 
+static int check_kind(const struct registration *g, struct error *err)
+{
+        if (!g->template || g->template->snapshot == (g->request->sandbox_id != NULL))
+                return 0;
+        return error_set(err, ERROR_CONFLICT, g->template->snapshot ?
+                         "'%s' is the name of a snapshot of a sandbox: choose another name, or delete the snapshot" :
+                         "'%s' is the name of a template that is built: choose another name for the snapshot", g->request->alias);
+}
+
 static int find_template(struct registration *g, struct error *err)
 {
+        if (!g->request->alias)
+                return 0;
         int x = name_is_template_id(g->request->alias) ? find_by_id(g, err) : 0;
 
         if (x == 0 && !g->template) {
@@ -95,7 +107,7 @@ static int find_template(struct registration *g, struct error *err)
         }
         if (x == 0 && g->template)
                 g->new_alias = false;
-        return x;
+        return x < 0 ? x : check_kind(g, err);
 }
 
 static bool is_superseded(const struct registration *g, const struct build_record *b)
@@ -117,7 +129,7 @@ static int check_limit(struct registration *g, struct error *err)
                                  "you have reached the maximum number of concurrent template builds (%u); wait until one ends, or have "
                                  "the limit raised with 'vmon admin set-limits'",
                                  g->team->max_concurrent_builds);
-        return team_check_resources(g->team, g->request->vcpus, g->request->memory_mb, err);
+        return g->request->sandbox_id ? 0 : team_check_resources(g->team, g->request->vcpus, g->request->memory_mb, err);
 }
 
 static struct build_record *new_build(const struct registration *g, int64_t now)
@@ -130,8 +142,13 @@ static struct build_record *new_build(const struct registration *g, int64_t now)
         b->tags = name_list_copy((char *const *)g->request->tags);
         b->vcpus = g->request->vcpus;
         b->memory_mb = g->request->memory_mb;
-        b->disk_mb = g->team->max_disk_mb;
+        b->disk_mb = g->request->sandbox_id ? g->request->disk_mb : g->team->max_disk_mb;
         b->created_ns = now;
+        b->sandbox_id = xstrdup_or_null(g->request->sandbox_id);
+        if (b->sandbox_id) {
+                b->state = BUILD_BUILDING;
+                b->started_ns = now;
+        }
         b->envd_version = xstrdup("");
         return b;
 }

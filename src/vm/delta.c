@@ -357,22 +357,39 @@ static int load_run(const struct target *to, int fd, const struct memory_delta_r
         return 0;
 }
 
+static int load_runs(const struct target *to, int fd, const struct memory_delta_header *h, const struct memory_delta_run *runs,
+                     struct error *err)
+{
+        CLEANUP_FREE char *buffer = xmalloc(COPY_BYTES);
+        off_t from = (off_t)h->page_size;
+        int r = 0;
+
+        for (uint64_t i = 0; i < h->runs && r == 0; i++)
+                r = load_run(to, fd, &runs[i], h->page_size, buffer, &from, err);
+        return r;
+}
+
 int memory_delta_load(int fd, uint64_t memory, pid_t pid, struct error *err)
 {
         CLEANUP_FREE struct memory_delta_run *runs = NULL;
-        CLEANUP_FREE char *buffer = xmalloc(COPY_BYTES);
         struct memory_delta_header h;
         struct target to = {-1, -1, 0};
-        off_t from;
         int r = memory_delta_read_table(fd, memory, &h, &runs, err);
 
         if (r == 0)
                 r = target_open(pid, memory, O_RDWR, &to, err);
         if (r < 0)
                 return r;
-        from = (off_t)h.page_size;
-        for (uint64_t i = 0; i < h.runs && r == 0; i++)
-                r = load_run(&to, fd, &runs[i], h.page_size, buffer, &from, err);
+        r = load_runs(&to, fd, &h, runs, err);
         target_close(&to);
         return r;
+}
+
+int memory_delta_apply(int fd, uint64_t memory, int to, struct error *err)
+{
+        CLEANUP_FREE struct memory_delta_run *runs = NULL;
+        struct memory_delta_header h;
+        int r = memory_delta_read_table(fd, memory, &h, &runs, err);
+
+        return r < 0 ? r : load_runs(&(struct target){to, -1, 0}, fd, &h, runs, err);
 }

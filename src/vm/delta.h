@@ -38,6 +38,9 @@ int memory_delta_save(pid_t pid, uint64_t memory, int fd, uint64_t *ret_pages, s
  * well-formed and for this size of memory; nothing was written then. */
 int memory_delta_load(int fd, uint64_t memory, pid_t pid, struct error *err);
 
+/* The same into a file that holds the template's memory. */
+int memory_delta_apply(int fd, uint64_t memory, int to, struct error *err);
+
 /* What memory_delta_load() checks: the table, allocated, the caller frees. */
 int memory_delta_read_table(int fd, uint64_t memory, struct memory_delta_header *ret, struct memory_delta_run **ret_runs,
                             struct error *err);

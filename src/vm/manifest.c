@@ -37,6 +37,15 @@ void vm_manifest_describe(struct vm_manifest *m, const struct kit *kit, const ch
                 m->devices[i] = xstrdup(devices[i]);
 }
 
+static void free_parts(struct vm_manifest *m)
+{
+        for (size_t i = 0; i < m->part_count; i++)
+                free(m->parts[i].name);
+        free(m->parts);
+        m->parts = NULL;
+        m->part_count = 0;
+}
+
 void vm_manifest_free(struct vm_manifest *m)
 {
         free(m->architecture);
@@ -47,9 +56,7 @@ void vm_manifest_free(struct vm_manifest *m)
         for (char **d = m->devices; d && *d; d++)
                 free(*d);
         free(m->devices);
-        for (size_t i = 0; i < m->part_count; i++)
-                free(m->parts[i].name);
-        free(m->parts);
+        free_parts(m);
         *m = (struct vm_manifest){};
 }
 
@@ -99,6 +106,7 @@ int vm_manifest_write(const char *build_dir, struct vm_manifest *m, struct error
         CLEANUP_JSON json_t *j = NULL;
         int r;
 
+        free_parts(m);
         m->parts = xcalloc(PART_COUNT, sizeof *m->parts);
         for (size_t i = 0; i < PART_COUNT; i++) {
                 r = measure_part(build_dir, part_names[i], &m->parts[i], err);

@@ -36,7 +36,7 @@ void vm_manifest_describe(struct vm_manifest *m, const struct kit *kit, const ch
                           unsigned vcpus, unsigned memory_mib);
 
 /* Hashes rootfs.img, memory and device-state in `build_dir` into the manifest's parts and publishes manifest.json. The parts
- * must be complete and are fsynced here. */
+ * must be complete and are fsynced here. Parts that the manifest had (it was read from elsewhere) are forgotten. */
 int vm_manifest_write(const char *build_dir, struct vm_manifest *m, struct error *err);
 
 /* ERROR_CONFLICT "recapture required" for another format; ERROR_INVALID for what is no manifest. */

@@ -98,7 +98,23 @@ static int describe(const char *dir, unsigned memory_mib, struct error *err)
         return file_write_atomic(path, text, strlen(text), 0600, err);
 }
 
-static int save(struct vm *vm, unsigned memory_mib, const char *dir, uint64_t *ret_pages, struct error *err)
+/* Complete, though the guest's flushes may not have reached the disk: that is for the caller of its copy to see to. */
+static int copy_overlay(const char *overlay, const char *dir, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(dir, "overlay.qcow2");
+        CLEANUP_CLOSE int from = open(overlay, O_RDONLY | O_CLOEXEC), to = -1;
+        int r;
+
+        if (from < 0)
+                return error_errno(err, errno, "open %s", overlay);
+        to = create(path, err);
+        if (to < 0)
+                return to;
+        r = fd_copy_sparse(from, to, err);
+        return r < 0 ? r : file_fsync(path, err);
+}
+
+static int save(struct vm *vm, unsigned memory_mib, const char *dir, bool goes_on, uint64_t *ret_pages, struct error *err)
 {
         CLEANUP_FREE char *overlay = path_join(vm->dir, "overlay.qcow2");
         int r = vm_qmp(vm, "stop", NULL, -1, NULL, err);
@@ -108,7 +124,7 @@ static int save(struct vm *vm, unsigned memory_mib, const char *dir, uint64_t *r
         if (r == 0)
                 r = save_memory(vm, memory_mib, dir, ret_pages, err);
         if (r == 0)
-                r = file_fsync(overlay, err);
+                r = goes_on ? copy_overlay(overlay, dir, err) : file_fsync(overlay, err);
         return r < 0 ? r : describe(dir, memory_mib, err);
 }
 
@@ -141,7 +157,7 @@ int vm_is_running(struct vm *vm, bool *ret, struct error *err)
         return r;
 }
 
-int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
+static int freeze_and_save(struct vm *vm, unsigned memory_mib, const char *into, bool goes_on, uint64_t *ret_pages, struct error *err)
 {
         CLEANUP_FREE char *part = xasprintf("%s.tmp", into);
         struct agent *a = NULL;
@@ -152,19 +168,39 @@ int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t 
         if (r == 0)
                 r = agent_connect(vm, NULL, AGENT_TIMEOUT_S, NULL, NULL, &a, err);
         if (r < 0)
-                return error_wrap(err, r, "pause VM %s", vm->id);
+                return r;
         r = agent_request(a, "freeze", NULL, AGENT_TIMEOUT_S, NULL, NULL, NULL, err);
         /* The channel stays open meanwhile: the saved guest sees no disconnect in its first moment. */
         if (r == 0)
-                r = save(vm, memory_mib, part, ret_pages, err);
+                r = save(vm, memory_mib, part, goes_on, ret_pages, err);
         if (r == 0)
                 r = file_publish(part, into, err);
         agent_close(a);
+        if (r < 0)
+                tree_remove(part, NULL);
+        return r;
+}
+
+int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
+{
+        int r = freeze_and_save(vm, memory_mib, into, false, ret_pages, err);
+
         if (r == 0)
                 return 0;
         vm_continue(vm, wake, NULL);
-        tree_remove(part, NULL);
         return error_wrap(err, r, "pause VM %s", vm->id);
+}
+
+int vm_save(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
+{
+        int r = freeze_and_save(vm, memory_mib, into, true, ret_pages, err);
+        /* In any case it goes on; if it cannot, what was saved is worth nothing to the caller. */
+        int continued = vm_continue(vm, wake, r == 0 ? err : NULL);
+
+        if (r == 0 && continued < 0)
+                tree_remove(into, NULL);
+        r = r < 0 ? r : continued;
+        return r < 0 ? error_wrap(err, r, "save VM %s", vm->id) : 0;
 }
 
 static int check_part(const char *dir, const char *name, const json_t *said, struct error *err)

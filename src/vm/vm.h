@@ -79,6 +79,11 @@ int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err);
  * continued. On failure it goes on, and nothing is left at `into`. *ret_pages (may be NULL): changed pages. `wake` is the
  * wake request for going on, as in struct vm_fork. */
 int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err);
+/* The same for a fork that goes on at once: `into` also gets a copy of its overlay, "overlay.qcow2". Durable as far as vm_pause()'s. */
+int vm_save(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err);
+/* Makes of a directory of vm_save() and the template `parent_dir` that its VM was forked from a template of its own in the existing
+ * directory `build_dir`: rootfs.img, memory, device-state, and manifest.json last. `saved` is used up. */
+int vm_saved_to_template(const char *parent_dir, const char *saved, const char *build_dir, struct error *err);
 /* Lets a VM go on that vm_pause() has stopped, or that a caller which died had: continued and woken. */
 int vm_continue(struct vm *vm, const json_t *wake, struct error *err);
 /* Does it run? ERROR_NOT_FOUND when it has ended. */
