@@ -5,6 +5,7 @@
 #include "guest-reset.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
@@ -17,6 +18,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "guest-devices.h"
+#include "guest-objects.h"
 #include "guest.h"
 #include "mountinfo.h"
 #include "state.h"
@@ -26,6 +29,7 @@
 
 static struct mount_entry *initial;
 static size_t initial_count;
+static struct device_list initial_devices;
 
 static int read_mounts(struct mount_entry **ret, size_t *ret_count, struct error *err)
 {
@@ -35,6 +39,26 @@ static int read_mounts(struct mount_entry **ret, size_t *ret_count, struct error
         if (r >= 0)
                 *ret_count = mountinfo_parse(buf_str(&text), ret);
         return r;
+}
+
+static void remember_devices(void)
+{
+        CLEANUP_CLOSE int dev = open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct error err;
+
+        if (dev < 0 || devices_remember(dev, &initial_devices, &err) < 0)
+                log_warn("the names in /dev at the start are not known: %s", dev < 0 ? strerror(errno) : err.message);
+}
+
+/* Without a list nothing is touched. */
+static int restore_devices(struct error *err)
+{
+        CLEANUP_CLOSE int dev = -1;
+
+        if (initial_devices.count == 0)
+                return 0;
+        dev = open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return dev < 0 ? error_errno(err, errno, "open /dev") : devices_restore(dev, &initial_devices, device_in_sysfs, err);
 }
 
 void guest_reset_prepare(void)
@@ -57,6 +81,7 @@ void guest_reset_prepare(void)
         }
         initial = mounts;
         initial_count = kept;
+        remember_devices();
 }
 
 /* Newest first, so that what is stacked on or below another goes before it. */
@@ -113,9 +138,16 @@ int guest_reset(struct error *err)
                 r = unmount_new(err);
         if (r >= 0)
                 r = make_writable(err);
+        if (r >= 0)
+                r = guest_end_loops(err);
         if (r < 0)
                 return r;
         guest_mount_basics(true);
+        r = guest_end_ipc(err);
+        if (r >= 0)
+                r = restore_devices(err);
+        if (r < 0)
+                return r;
         if (sethostname(GUEST_HOSTNAME, strlen(GUEST_HOSTNAME)) < 0)
                 log_warn("set the host name: %s", strerror(errno));
         state_write_files();

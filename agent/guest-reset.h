@@ -9,7 +9,7 @@
 void guest_reset_prepare(void);
 
 /* Behind process_end_all(): swap off, what was mounted since unmounted, what was unmounted mounted again, /run and
- * /dev/shm empty, the root writable, the host's name set. Kernel parameters (sysctl), loaded modules, loop devices, System V
- * IPC, the network's configuration and names made in /dev are left as the step made them. An error names what could not
- * be undone. */
+ * /dev/shm empty, /dev as it was, the root writable, loop devices free, no System V IPC and no message queues, the host's name
+ * set. Kernel parameters (sysctl), loaded modules with their devices, and the network's configuration are left as the step made
+ * them. An error names what could not be undone. */
 int guest_reset(struct error *err);

@@ -1,6 +1,7 @@
 // The step cache is never wrong (known-failures D3; product page "Steps and the step cache"): a build that resumes from any
 // layer gives what a cold one gives.
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -39,6 +40,29 @@ test('the surroundings of a step do not depend on whether the step before it was
   assert.ok(cold.out.length > 10, cold.out.join('\n'))
   assert.deepEqual(cold.out, resumed.out)
   assert.ok(cold.out.includes('vibemon') && !cold.out.includes('x') && !cold.out.some((l) => /sleep|swap/.test(l)), cold.out.join('\n'))
+})
+
+test('devices, loop devices and IPC of a step are gone for the next, cached or not', async () => {
+  const context = fs.mkdtempSync(path.join(os.tmpdir(), 'vmon-context-'))
+  fs.copyFileSync(execFileSync('sh', ['-c', 'command -v busybox'], { encoding: 'utf8' }).trim(), path.join(context, 'busybox')) // has modprobe
+  const first = () => Template({ fileContextPath: context }).fromImage(image('bash:1')).copy('busybox', '/opt/', { mode: 0o755 })
+    .runCmd(`set -e; ${run}; ipcmk -M 4096; ipcmk -S 3; ipcmk -Q; mkdir -p /mq; mount -t mqueue none /mq; touch /mq/queue; ` +
+      '/opt/busybox modprobe loop; truncate -s 1M /disk; losetup /dev/loop0 /disk; losetup -a; ' +
+      'echo x >/dev/file; mkdir -p /dev/d/e; ln -s /etc /dev/link; mknod /dev/mine c 1 3; chmod 600 /dev/zero; rm /dev/full /dev/fd; rm /dev/null; echo x >/dev/null', { user: 'root' })
+  const look = 'tail -q -n +2 /proc/sysvipc/*; mount -t mqueue none /mq; ls /mq; losetup -a; ls -lR --time-style=+ /dev | grep -v loop; echo x >/dev/null; head -c 1 /dev/full | wc -c; cat </dev/fd/0'
+  try {
+    const cold = await build(first().runCmd(look, { user: 'root' }), 'devices')
+    const made = cold.lines.filter((l) => /^\[builder 2\/3\] \[stdout\]/.test(l)).join('\n')
+    assert.match(made, /Shared memory id: [^]*Semaphore id: [^]*Message queue id: [^]*\/dev\/loop0: .*\/disk/, 'the step did what is undone')
+    const resumed = await build(first().runCmd(`${look} # again`, { user: 'root' }), 'devices')
+    assert.deepEqual(resumed.cached, [1, 2])
+    const seen = (b) => b.lines.filter((l) => l.startsWith('[builder 3/3] [std')).map((l) => l.replace(/^.*?\]: /, ''))
+    assert.deepEqual(seen(cold), seen(resumed))
+    assert.ok(seen(cold).some((l) => /^crw-rw-rw- +1 root root +1, +3 +null$/.test(l)), seen(cold).join('\n'))
+    assert.ok(!seen(cold).some((l) => /queue|\/disk|\bmine$|\blink\b|\bfile$/.test(l)), seen(cold).join('\n'))
+  } finally {
+    fs.rmSync(context, { recursive: true })
+  }
 })
 
 test('218 D3.34 D3.35 COPY of the same content is cached, whoever owns it and in whatever order it was made', async () => {
