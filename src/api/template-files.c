@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/templates-internal.h"
@@ -143,16 +142,11 @@ HANDLER(templates_upload)
 {
         struct template_service *s = data;
         CLEANUP_FREE char *path = NULL, *file = NULL;
-        struct stat st;
         /* The link may have expired while the body came: it was good when that began. */
         int r = authorise(s, request, false, &path, err);
 
         if (r < 0)
                 return r;
-        if (stat(request->upload_path, &st) < 0)
-                return error_errno(err, errno, "upload");
-        if (st.st_size == 0)
-                return error_set(err, ERROR_INVALID, "upload: the archive is empty");
         file = xasprintf("%s/files/%s", s->data_dir, path);
         r = file_publish(request->upload_path, file, err);
         if (r < 0)

@@ -136,10 +136,13 @@ class Upload(TemplateCase):
         _, _, url = self.fresh("80")
         self.assertEqual(urllib.parse.urlsplit(url).netloc, f"localhost:{self.server.port}")  # the public URL of server.py
 
-    def test_empty_archive(self):
-        t, hash_, url = self.fresh("ee")
-        self.check_error(self.put(url, b""), 400)
-        self.assertFalse(self.link(t, hash_)["present"])
+    def test_d1_11_any_size(self):
+        """Nothing is an upload too, with a length or chunked; that it is no archive is the step's to say."""
+        for prefix, chunked in [("ee", False), ("ef", True)]:
+            t, hash_, url = self.fresh(prefix)
+            r = self.put(url, b"", chunked=chunked)
+            self.assertEqual((r.status, r.body, r.headers["Content-Length"]), (200, b"", "0"))
+            self.assertTrue(self.link(t, hash_)["present"])
 
 
 if __name__ == "__main__":

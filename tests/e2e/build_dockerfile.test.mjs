@@ -6,7 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { Sandbox, Template } from 'e2b'
-import { apiKey, here, image, logTo, port } from './lib.mjs'
+import { apiKey, dir, here, image, logTo, port } from './lib.mjs'
 import { api, run } from './server.mjs'
 
 const a = api({ port, key: apiKey })
@@ -68,6 +68,25 @@ test('235 a failing step ends the command line with the reason', guard, () => {
   const failed = e2b('template', 'create', 'cli-failing', '-p', context, '--cpu-count', '1', '--memory-mb', '512')
   assert.notEqual(failed.status, 0)
   assert.match(failed.output, /failed to run command 'exit 9': exit status 9/)
+})
+
+test('D1.10 what .dockerignore names is neither in the hash nor in the upload', guard, async () => {
+  const ignoring = path.join(home, 'ignoring')
+  fs.mkdirSync(path.join(ignoring, 'big'), { recursive: true })
+  fs.writeFileSync(path.join(ignoring, '.dockerignore'), 'big\n*.log\n')
+  fs.writeFileSync(path.join(ignoring, 'kept.txt'), `kept ${Date.now()}`)
+  const template = () => Template({ fileContextPath: ignoring }).fromImage(image('busybox:1')).copy('.', '/ctx').runCmd('find /ctx | sort')
+  const hash = async () => JSON.parse(await Template.toJSON(template())).steps[0].filesHash
+  const before = await hash()
+  fs.writeFileSync(path.join(ignoring, 'noise.log'), 'noise')
+  fs.writeFileSync(path.join(ignoring, 'big/blob'), '')
+  fs.truncateSync(path.join(ignoring, 'big/blob'), 1 << 30)
+  assert.equal(await hash(), before)
+  const lines = []
+  await Template.build(template(), 'ignoring', { cpuCount: 1, memoryMB: 512, onBuildLogs: (e) => { lines.push(e.message); logTo('ignoring')(e) } })
+  const found = lines.filter((l) => l.includes('[stdout]: ')).map((l) => l.replace(/^.*\[stdout\]: /, ''))
+  assert.ok(found.includes('/ctx/kept.txt') && !found.some((f) => /big|noise/.test(f)), found.join('\n'))
+  assert.ok(fs.statSync(path.join(dir, 'data/files/default', before)).size < 65536, 'the archive is small')
 })
 
 test('D2.25 a legacy `ENV key some value` is accepted, and a value with blanks stays one', guard, async () => {
