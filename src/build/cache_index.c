@@ -104,9 +104,9 @@ static void discard(const struct build_cache *c, struct entry *e)
         CLEANUP_FREE char *path = cache_path(c, e->key, NULL);
 
         cache_entry_free(e);
-        failpoint("drop", path);
+        failpoint("remove", path);
         tree_remove(path, NULL);
-        failpoint("dropped", path);
+        failpoint("removed", path);
 }
 
 void cache_drop_one(struct build_cache *c, struct entry *e)

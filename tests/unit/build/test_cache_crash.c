@@ -27,12 +27,16 @@
 static int evict(char **argv)
 {
         struct build_layer l;
+        bool kept;
 
         dir = argv[2];
         scratch = argv[3];
         open_cache(48, strtoull(argv[4], NULL, 10));
         l = image_layer('f', 6, 0);
-        return put(&l, NULL, false) ? 0 : 1;
+        kept = put(&l, NULL, false);
+        done(&l);
+        build_cache_close(cache);
+        return kept ? 0 : 1;
 }
 
 /* The wait status of such a run. */
@@ -152,7 +156,7 @@ static void copy_tree(const char *from, const char *to)
 /* How many failpoints a whole run passes, and that those of a merge are among them. */
 static long passages(uint64_t budget)
 {
-        static const char *const places[] = {"\nmerge ", "\nmerged ", "\nfsync ", "\nrename ", "\nrenamed ", "\npublished ", "\nunlinked ", "\ndrop ", "\ndropped "};
+        static const char *const places[] = {"\nmerge ", "\nmerged ", "\nfsync ", "\nrename ", "\nrenamed ", "\npublished ", "\nunlinked ", "\nremove ", "\nremoved "};
         CLEANUP_FREE char *log = path_join(scratch, "passages");
         CLEANUP_BUF struct buf text = {};
         long n = 0;

@@ -292,7 +292,7 @@ static void add_layer(struct running *r, int node)
 
         seen.refused += !kept;
         compare(node);
-        assert_true(kept == model.nodes[node].present || model.nodes[node].present);
+        assert_true(!kept || model.nodes[node].present);
         r->nodes[r->count] = node;
         r->layers[r->count++] = l;
         if (!kept)
@@ -304,7 +304,7 @@ static void add_layer(struct running *r, int node)
 
 static void build(struct running *r)
 {
-        int path[CHAIN_MAX], target = (int)pick(NODES);
+        int path[CHAIN_MAX] = {}, target = (int)pick(NODES);
         size_t n = path_to(target, path), at = 0;
 
         begin_build(r, target);
