@@ -3,6 +3,8 @@
  *   matched --> AUTHENTICATE (worker) --> body (loop; an upload's chunks are written by the worker) --> HANDLE
  *   (worker) --> answered
  *
+ * A request that has no body is authenticated and handled in one job: half the switches between threads.
+ *
  * Nothing of the body is read before authentication is through (template-api 3.1), and the loop never blocks:
  * whatever touches store or disk is a job. A task has one job under way at most. When the client leaves, a
  * handler that runs still finishes; its task is freed when both the exchange and the job are through.
@@ -373,6 +375,16 @@ static void done_handle(struct job *j)
         task_maybe_free(t);
 }
 
+static void run_bodyless(struct job *j)
+{
+        struct task *t = (struct task *)j;
+
+        t->body_ended = true;
+        run_authenticate(j);
+        if (t->result >= 0)
+                run_handle(j);
+}
+
 static void run_write(struct job *j)
 {
         struct task *t = (struct task *)j;
@@ -505,6 +517,8 @@ void api_dispatch(struct api *a, struct http_exchange *x)
         verdict = route_find(a->routes, a->count, t->http.method, t->http.path, &t->route);
         if (verdict != ROUTE_FOUND)
                 answer_unrouted(t, verdict);
+        else if (t->http.content_length == 0 && !(t->route->flags & API_UPLOAD))
+                submit(t, run_bodyless, done_handle);
         else
                 submit(t, run_authenticate, done_authenticate);
 }

@@ -1,4 +1,9 @@
-/* Two lists under one lock: jobs waiting for a thread, jobs waiting for the loop. */
+/* Two lists under one lock: jobs waiting for a thread, jobs waiting for the loop.
+ *
+ * At most one thread is being woken at a time, and it wakes the next when it finds more work than its own: with short jobs a few
+ * threads that are awake take them all, and with jobs that block the others follow one by one. The loop is woken by the first
+ * of the jobs that it takes together.
+ */
 #include "api/workers.h"
 
 #include <errno.h>
@@ -18,6 +23,8 @@ struct workers {
         pthread_cond_t more;
         struct list queue, finished;
         bool stopping;
+        unsigned idle; /* threads that wait */
+        bool waking;   /* one of them was signalled and has not run yet */
         uv_async_t wake;
         pthread_t *threads;
         unsigned count;
@@ -48,6 +55,32 @@ static struct job *list_get(struct list *l)
         return j;
 }
 
+/* Under the lock. */
+static void wake_one(struct workers *w)
+{
+        if (!w->queue.first || w->idle == 0 || w->waking)
+                return;
+        w->waking = true;
+        pthread_cond_signal(&w->more);
+}
+
+static void run_job(struct workers *w, struct job *j)
+{
+        bool first;
+
+        wake_one(w);
+        pthread_mutex_unlock(&w->lock);
+        j->run(j);
+        pthread_mutex_lock(&w->lock);
+        first = !w->finished.first;
+        list_put(&w->finished, j);
+        if (!first)
+                return;
+        pthread_mutex_unlock(&w->lock);
+        uv_async_send(&w->wake);
+        pthread_mutex_lock(&w->lock);
+}
+
 static void *worker_main(void *arg)
 {
         struct workers *w = arg;
@@ -56,17 +89,16 @@ static void *worker_main(void *arg)
         for (;;) {
                 struct job *j = list_get(&w->queue);
 
-                if (!j) {
-                        if (w->stopping)
-                                break;
-                        pthread_cond_wait(&w->more, &w->lock);
+                if (j) {
+                        run_job(w, j);
                         continue;
                 }
-                pthread_mutex_unlock(&w->lock);
-                j->run(j);
-                pthread_mutex_lock(&w->lock);
-                list_put(&w->finished, j);
-                uv_async_send(&w->wake);
+                if (w->stopping)
+                        break;
+                w->idle++;
+                pthread_cond_wait(&w->more, &w->lock);
+                w->idle--;
+                w->waking = false;
         }
         pthread_mutex_unlock(&w->lock);
         return NULL;
@@ -161,7 +193,7 @@ void workers_submit(struct workers *w, struct job *j)
         }
         pthread_mutex_lock(&w->lock);
         list_put(&w->queue, j);
-        pthread_cond_signal(&w->more);
+        wake_one(w);
         pthread_mutex_unlock(&w->lock);
 }
 

@@ -1,7 +1,7 @@
 /* The store on one machine: SQLite in WAL mode, synchronous=FULL, so that a commit that returned is on the disk.
  *
- * Two connections, each behind its own mutex: the writer, whose commits wait for the disk, and a reader, which WAL lets
- * go on meanwhile. A reader that starts after a commit returned sees it. Revisions come from a counter that grows with each
+ * A few connections, each behind its own mutex: the writer, whose commits wait for the disk, and READERS, which WAL lets
+ * go on meanwhile (one reader made the API's workers queue up behind each other). A reader that starts after a commit returned sees it. Revisions come from a counter that grows with each
  * transaction and never goes back, also when keys are deleted.
  *
  * Only one `vmon serve` uses a file at a time, but nothing breaks when a second opens it: transactions begin IMMEDIATE
@@ -23,6 +23,7 @@
 
 #define BUSY_TIMEOUT_MS 10000
 #define WAL_KEEP_BYTES (64 << 20)
+#define READERS 4
 #define TABLES_VERSION 1 /* PRAGMA user_version; 0 was the same tables before they had a version */
 
 enum statement { GET, RANGE_FROM, RANGE_AFTER, REVISION, PUT, DELETE, NEXT, BEGIN, COMMIT, ROLLBACK, STATEMENTS };
@@ -48,7 +49,7 @@ struct connection {
 };
 
 struct sqlite_store {
-        struct connection writer, reader;
+        struct connection writer, readers[READERS];
         char *file;
 };
 
@@ -132,7 +133,8 @@ static void sqlite_close(void *impl)
         if (!s)
                 return;
         /* The writer last: the last connection to close folds the WAL into the file. */
-        connection_close(&s->reader);
+        for (int i = 0; i < READERS; i++)
+                connection_close(&s->readers[i]);
         connection_close(&s->writer);
         free(s->file);
         free(s);
@@ -201,13 +203,21 @@ static int check_version(const char *file, struct error *err)
         return r;
 }
 
+/* SQLite counts its memory under one lock for all connections; nobody asks for the figures. */
+static void configure(void)
+{
+        sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+}
+
 int sqlite_open(const char *path, void **ret, struct error *err)
 {
+        static pthread_once_t configured = PTHREAD_ONCE_INIT;
         CLEANUP_FREE char *file = NULL, *setup = NULL;
         struct sqlite_store *s;
         uint64_t quota_mb;
         int r;
 
+        pthread_once(&configured, configure);
         r = split_quota(path, &file, &quota_mb, err);
         if (r < 0 || (r = create_private(file, err)) < 0 || (r = check_version(file, err)) < 0)
                 return r;
@@ -221,8 +231,8 @@ int sqlite_open(const char *path, void **ret, struct error *err)
         s = xcalloc(1, sizeof(*s));
         s->file = xstrdup(file);
         r = connection_open(&s->writer, file, setup, err);
-        if (r == 0)
-                r = connection_open(&s->reader, file, "PRAGMA synchronous = FULL;", err);
+        for (int i = 0; r == 0 && i < READERS; i++)
+                r = connection_open(&s->readers[i], file, "PRAGMA synchronous = FULL;", err);
         if (r < 0) {
                 sqlite_close(s);
                 return r;
@@ -261,12 +271,21 @@ static int get_locked(struct connection *c, const char *key, struct store_value 
         return r;
 }
 
+/* A reader that nobody uses, locked; the first one to wait for when all are in use. */
+static struct connection *take_reader(struct sqlite_store *s)
+{
+        for (int i = 0; i < READERS; i++)
+                if (pthread_mutex_trylock(&s->readers[i].lock) == 0)
+                        return &s->readers[i];
+        pthread_mutex_lock(&s->readers[0].lock);
+        return &s->readers[0];
+}
+
 static int sqlite_get(void *impl, const char *key, struct store_value *ret, struct error *err)
 {
-        struct connection *c = &((struct sqlite_store *)impl)->reader;
+        struct connection *c = take_reader(impl);
         int r;
 
-        pthread_mutex_lock(&c->lock);
         r = get_locked(c, key, ret, err);
         pthread_mutex_unlock(&c->lock);
         return r;
@@ -317,11 +336,10 @@ static int range_locked(struct connection *c, const char *prefix, const char *af
 static int sqlite_range(void *impl, const char *prefix, const char *after, size_t limit, struct store_value **ret,
                         size_t *ret_count, struct error *err)
 {
-        struct connection *c = &((struct sqlite_store *)impl)->reader;
         CLEANUP_FREE char *end = prefix_end(prefix);
+        struct connection *c = take_reader(impl);
         int r;
 
-        pthread_mutex_lock(&c->lock);
         r = range_locked(c, prefix, after, end, limit, ret, ret_count, err);
         pthread_mutex_unlock(&c->lock);
         return r;
