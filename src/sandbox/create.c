@@ -84,8 +84,7 @@ static json_t *wake_request(const struct entry *e, const struct sandbox_spec *s)
 static int restore(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, const char *dir, struct error *err)
 {
         struct vm_template *template_ = NULL;
-        CLEANUP_FREE char *build_dir = manager_build_dir(m, s->build->id);
-        int r = template_cache_acquire(m->templates, s->build->id, build_dir, &template_, err);
+        int r = manager_template(m, s->build->id, &template_, err);
         if (r < 0)
                 return r;
         json_t *wake = wake_request(e, s);
@@ -170,6 +169,13 @@ int manager_need_backend(struct sandbox_manager *m, struct error *err)
         if (r == 0)
                 template_cache_set_backend(m->templates, backend);
         return r;
+}
+
+int manager_template(struct sandbox_manager *m, const char *build_id, struct vm_template **ret, struct error *err)
+{
+        CLEANUP_FREE char *dir = manager_build_dir(m, build_id);
+        int r = manager_need_backend(m, err);
+        return r < 0 ? r : template_cache_acquire(m->templates, build_id, dir, ret, err);
 }
 
 int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)

@@ -96,6 +96,8 @@ bool entry_visible(const struct entry *e, const struct team *team, int64_t now_n
 void entry_set_end(struct entry *e, int64_t ends_ns);
 /* The end that the shim is told: none where the manager pauses. */
 int64_t entry_shim_end(const struct sandbox_info *i);
+/* The open snapshot of a build, to be given back with template_cache_release(). */
+int manager_template(struct sandbox_manager *m, const char *build_id, struct vm_template **ret, struct error *err);
 int manager_need_backend(struct sandbox_manager *m, struct error *err); /* a kit may have been prepared since the start */
 int manager_not_found(const char *id, struct error *err);
 size_t manager_count_team(const struct sandbox_manager *m, const char *team_id, int64_t now_ns); /* with the lock; NULL = all */

@@ -275,12 +275,9 @@ static int restore(struct resumption *z, struct error *err)
 {
         struct sandbox_manager *m = z->m;
         struct entry *e = z->e;
-        CLEANUP_FREE char *build_dir = manager_build_dir(m, e->info->build_id), *dir = manager_sandbox_dir(m, e->id);
-        CLEANUP_FREE char *paused = manager_paused_dir(m, e->id);
+        CLEANUP_FREE char *dir = manager_sandbox_dir(m, e->id), *paused = manager_paused_dir(m, e->id);
         struct vm_template *template_ = NULL;
-        int r = manager_need_backend(m, err);
-        if (r == 0)
-                r = template_cache_acquire(m->templates, e->info->build_id, build_dir, &template_, err);
+        int r = manager_template(m, e->info->build_id, &template_, err);
         if (r < 0)
                 return r;
         json_t *wake = manager_wake_again(e);

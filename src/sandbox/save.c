@@ -204,8 +204,7 @@ int sandbox_snapshot(struct sandbox_manager *m, const struct team *team, const c
         struct entry *e = begin_save(m, team, id, &r, err);
         if (!e)
                 return r;
-        CLEANUP_FREE char *parent = manager_build_dir(m, e->info->build_id);
-        r = template_cache_acquire(m->templates, e->info->build_id, parent, &kept, err);
+        r = manager_template(m, e->info->build_id, &kept, err);
         if (r == 0)
                 r = dir_make(part, 0755, err);
         if (r == 0)

@@ -6,18 +6,10 @@ import fs from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { Sandbox } from 'e2b'
-import { busyboxTemplate, dir, eventually, image, request, serve, traces } from './lib.mjs'
+import { data, isBroken, recorded, restart, startRecording, title } from './failpoints.mjs'
+import { busyboxTemplate, eventually, image, request, traces } from './lib.mjs'
 
-const data = path.join(dir, 'data')
-const record = path.join(dir, 'failpoints.log')
 const soak = process.env.VMON_SOAK === '1'
-
-function restart(environment = {}) {
-  serve('ensure-stopped')
-  Object.assign(process.env, environment)
-  serve('start')
-  for (const name of Object.keys(environment)) delete process.env[name]
-}
 
 // One build through the raw API, because the server may die under any of its requests. Answers null when the
 // connection broke.
@@ -32,29 +24,10 @@ async function build(name, command) {
       return ['ready', 'error'].includes(json.status) && json
     }, 300)
   } catch (error) {
-    if (error.code === 'ECONNREFUSED' || error.code === 'ECONNRESET' || /hang up/.test(error.message)) return null
+    if (isBroken(error)) return null
     throw error
   }
 }
-
-// A passage as both runs have it: patterns instead of random IDs.
-const general = (line) => line.replace(data, '@').replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, '*').replace(/[0-9a-f]{64}/g, '*')
-  .replace(/[a-z0-9]{20,24}/g, '*').replace(/^(commit\S* (?:log|team-template))\/.*/, (all, head) =>
-    head + '/*'.repeat(all.split('/').length - 1)).replace('@', data)
-
-// place, pattern and how many times a build passes it; the log's commits follow the clock, so only their first counts.
-function pointsOf(lines) {
-  const points = new Map()
-  for (const line of lines) {
-    const point = general(line)
-    points.set(point, /^commit\S* log/.test(point) ? 1 : (points.get(point) ?? 0) + 1)
-  }
-  return [...points].flatMap(([point, count]) => Array.from({ length: Math.min(count, 3) }, (_, i) =>
-    `${point.replace(' ', ':')}@${i + 1}`))
-}
-
-// A name without random IDs for the test's title.
-const title = (point) => point.replace(data, '').replaceAll('/*', '/…')
 
 async function checkBuilds(templateID) {
   const { builds } = (await request('GET', `/templates/${templateID}`)).json
@@ -94,11 +67,10 @@ before(busyboxTemplate)
 after(() => restart())
 
 test('a power cut at any instant leaves a build ready or failed, and nothing half-made', async (t) => {
-  fs.rmSync(record, { force: true })
-  restart({ VMON_FAILPOINT_LOG: record })
+  await startRecording()
   const status = await build('crash', 'echo made >/made')
   assert.equal(status.status, 'ready', JSON.stringify(status))
-  const points = pointsOf(fs.readFileSync(record, 'utf8').trim().split('\n'))
+  const points = recorded()
   for (const wanted of ['/cache/steps/', '/builds/', 'device-state', 'manifest.json', 'commit:tag/']) {
     assert.ok(points.some((p) => p.includes(wanted)), `no failpoint at ${wanted}:\n${points.join('\n')}`)
   }
@@ -107,10 +79,10 @@ test('a power cut at any instant leaves a build ready or failed, and nothing hal
   const { templateID } = (await request('GET', '/templates')).json.find((x) => x.aliases.includes('crash'))
   for (const point of chosen) {
     await t.test(title(point), async () => {
-      restart({ VMON_FAILPOINT: point })
+      await restart({ VMON_FAILPOINT: point })
       const died = await build('crash', 'echo made >/made')
       assert.equal(died, null, `the failpoint was not passed: ${JSON.stringify(died)}`)
-      restart()
+      await restart()
       const ready = await checkBuilds(templateID)
       await eventually(() => traces().processes.length === 0)
       checkFiles(ready)
