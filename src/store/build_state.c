@@ -6,7 +6,7 @@
 
 static const char *const names[BUILD_STATES] = { "waiting", "building", "ready", "error" };
 
-static const signed char moves[BUILD_STATES][BUILD_EVENTS] = {
+static const int moves[BUILD_STATES][BUILD_EVENTS] = {
         [BUILD_WAITING] = { BUILD_BUILDING, NO_MOVE, BUILD_ERROR, BUILD_ERROR, NO_MOVE, BUILD_ERROR },
         [BUILD_BUILDING] = { NO_MOVE, BUILD_READY, BUILD_ERROR, NO_MOVE, BUILD_ERROR, NO_MOVE },
         [BUILD_READY] = { NO_MOVE, NO_MOVE, NO_MOVE, NO_MOVE, NO_MOVE, NO_MOVE },
