@@ -2,7 +2,8 @@
 
 In one run, interleaved: the floor (bare QEMU restore of the same snapshot to the agent's first answer, by
 build/vmon-bench-fork), POST /sandboxes to 201, and create to the first answer of a command. Prints p50 and p95, the
-ratios to the floor, the cold boot of the same root file system, and the private memory of an idle clone.
+ratios to the floor, the cold boot of the same root file system, the private memory of an idle clone, and pausing it (POST to
+204, durable) and resuming it (POST to 201).
 """
 import base64, glob, json, os, statistics, struct, subprocess, time
 
@@ -44,7 +45,7 @@ def main():
     template = next(t for t in json.loads(payload) if 'busybox' in t['aliases'])
     build_dir = os.path.join(data, 'builds', template['buildID'])
     kit = os.environ['VMON_E2E_KIT']
-    floors, creates, commands, private = [], [], [], []
+    floors, creates, commands, private, pauses, resumes, changed = [], [], [], [], [], [], []
     for i in range(runs + 2):  # the first two warm the caches
         bare = floor(build_dir, kit)['total_ms']
         began = time.monotonic()
@@ -55,21 +56,34 @@ def main():
         first_command(sandbox)
         answered = time.monotonic()
         memory = private_mib(sandbox['sandboxID'])
+        path = '/sandboxes/' + sandbox['sandboxID']
+        before = time.monotonic()
+        assert call('POST', path + '/pause', {})[0] == 204
+        paused = time.monotonic()
+        size = os.path.getsize(os.path.join(data, 'sandboxes', sandbox['sandboxID'], 'paused', 'memory-delta'))
+        resuming = time.monotonic()
+        assert call('POST', '/v2' + path + '/connect', {'timeout': 300})[0] == 201
+        resumed = time.monotonic()
         assert call('DELETE', '/sandboxes/' + sandbox['sandboxID'])[0] == 204
         if i >= 2:
             floors.append(bare)
             creates.append((created - began) * 1000)
             commands.append((answered - began) * 1000)
             private.append(memory)
+            pauses.append((paused - before) * 1000)
+            resumes.append((resumed - resuming) * 1000)
+            changed.append(size / 2**20)
     cold = floor(build_dir, kit, ['--cold'])['total_ms']
     metrics = {}
-    for name, values in (('floor', floors), ('create', creates), ('create_to_command', commands)):
+    for name, values in (('floor', floors), ('create', creates), ('create_to_command', commands), ('pause', pauses), ('resume', resumes)):
         metrics[f'{name}_p50_ms'] = round(percentile(values, 50), 1)
         metrics[f'{name}_p95_ms'] = round(percentile(values, 95), 1)
     metrics['cold_boot_ms'] = round(cold, 1)
     metrics['create_p50_ratio'] = round(metrics['create_p50_ms'] / metrics['floor_p50_ms'], 2)
     metrics['create_p95_ratio'] = round(metrics['create_p95_ms'] / metrics['floor_p95_ms'], 2)
     metrics['create_to_command_p50_ratio'] = round(metrics['create_to_command_p50_ms'] / metrics['floor_p50_ms'], 2)
+    metrics['resume_to_create_p50_ratio'] = round(metrics['resume_p50_ms'] / metrics['create_p50_ms'], 2)
+    metrics['paused_memory_p50_mib'] = round(statistics.median(changed), 1)
     metrics['private_memory_p50_mib'] = round(statistics.median(private), 1)
     report('fork', metrics, build_dir)
 

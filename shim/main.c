@@ -117,6 +117,17 @@ static const char *reason(const struct shim *s)
         return WIFEXITED(s->qemu_status) && WEXITSTATUS(s->qemu_status) == 0 ? "guest-exit" : "crash";
 }
 
+/* Whole or not there, but not durable: whoever reads it does so right after the end, and each fsync would delay that for everybody who
+ * waits for it. */
+static void leave(const char *path, const char *text, size_t len)
+{
+        CLEANUP_FREE char *part = xasprintf("%s.tmp", path);
+        CLEANUP_CLOSE int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+        if (fd >= 0 && fd_write_all(fd, text, len) == 0)
+                rename(part, path);
+}
+
 static void write_exit(struct shim *s)
 {
         CLEANUP_FREE char *path = path_join(s->dir, "exit.json"), *errors = ring_text(&s->errors), *text = NULL;
@@ -130,7 +141,7 @@ static void write_exit(struct shim *s)
         json_object_set_new(j, "ended_at_ns", json_integer(clock_realtime_ns()));
         json_object_set_new(j, "qemu_errors", json_string(errors));
         text = json_text(j);
-        file_write_atomic(path, text, strlen(text), 0600, NULL);
+        leave(path, text, strlen(text));
 }
 
 static void write_console(struct shim *s)
@@ -138,7 +149,7 @@ static void write_console(struct shim *s)
         CLEANUP_FREE char *path = path_join(s->dir, "console.log"), *raw = xmalloc(s->console.len + 1);
 
         ring_copy(&s->console, raw);
-        file_write_atomic(path, raw, s->console.len, 0600, NULL);
+        leave(path, raw, s->console.len);
 }
 
 static void stop_children(struct shim *s)

@@ -222,7 +222,7 @@ static int check_part(const char *dir, const char *name, const json_t *said, str
 
 int vm_paused_check(const struct vm_fork *f, struct error *err)
 {
-        CLEANUP_FREE char *path = path_join(f->paused, "paused.json"), *old = path_join(f->dir, "exit.json");
+        CLEANUP_FREE char *path = path_join(f->paused, "paused.json");
         CLEANUP_BUF struct buf b = {};
         CLEANUP_JSON json_t *j = NULL;
         int r = file_read(path, PAUSED_MAX_BYTES, &b, err);
@@ -234,7 +234,6 @@ int vm_paused_check(const struct vm_fork *f, struct error *err)
                 return error_set(err, ERROR_INTERNAL, "%s is damaged, or of another version or template", path);
         for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && r == 0; i++)
                 r = check_part(f->paused, parts[i], json_object_get(j, parts[i]), err);
-        unlink(old); /* of the shim that was here before: it would be taken for the new one's */
         return r;
 }
 
