@@ -22,6 +22,7 @@
 
 #define BLOCK (512U << 10)
 #define BLOCKS 4
+#define TAR_BLOCK 512
 #define INPUT_BLOCK (256U << 10)
 #define WRITEBACK_BYTES (16U << 20)
 
@@ -188,6 +189,15 @@ static int run(struct extraction *x, int in, char diff_id[DIGEST_TEXT_MAX])
         return r;
 }
 
+/* Some writers leave the padding of the last file's content out (umoci does). The diff_id has said that this is how the layer was
+ * published; a tar that is cut anywhere else stays cut. */
+static int pad(struct extraction *x, int out)
+{
+        uint64_t whole = (x->total + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
+
+        return whole == x->total || ftruncate(out, (off_t)whole) == 0 ? 0 : error_errno(x->err, errno, "write the unpacked layer");
+}
+
 static int extract(struct extraction *x, const char *blob, const char *path, const char *expected)
 {
         CLEANUP_CLOSE int in = open(blob, O_RDONLY | O_CLOEXEC);
@@ -206,6 +216,8 @@ static int extract(struct extraction *x, const char *blob, const char *path, con
                 error_set(x->err, ERROR_INVALID, "diff_id mismatch: expected %s, got %s", expected, diff_id);
                 r = -EBADMSG;
         }
+        if (r == 0)
+                r = pad(x, out);
         if (r < 0)
                 unlink(path);
         return r;
