@@ -77,7 +77,12 @@ static int collect(const char *dir, const char *url)
                 return 2;
         const struct housekeeping_settings s = { .data_dir = dir, .records = records, .in_use = in_use };
 
-        return housekeeping_collect(&s, false, &items, &count, &err) < 0 ? 3 : 0;
+        int r = housekeeping_collect(&s, false, &items, &count, &err);
+
+        free(items);
+        records_close(records);
+        store_close(store);
+        return r < 0 ? 3 : 0;
 }
 
 /* True when the run ended by itself. */
