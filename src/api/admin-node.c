@@ -24,7 +24,8 @@ static json_t *sandbox_json(struct admin_node *n, const struct sandbox_info *i)
         rfc3339_format(i->ends_ns, ends);
         if (records_team_get(n->records, i->team_id, &team, NULL) < 0)
                 team = NULL;
-        j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s}", "sandboxID", i->id, "templateID", i->template_id, "buildID", i->build_id,
+        j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s}", "sandboxID", i->id, "state",
+                      i->paused ? "paused" : "running", "templateID", i->template_id, "buildID", i->build_id,
                       "team", team ? team->slug : i->team_id, "cpuCount", (int)i->vcpus, "memoryMB", (int)i->memory_mb, "startedAt", started,
                       "endAt", ends);
         if (i->alias)

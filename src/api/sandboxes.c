@@ -66,7 +66,7 @@ static int delete(void *data, struct api_request *q, struct api_response *p, str
 static int need_memory(bool memory, const char *what, struct api_response *p)
 {
         if (!memory)
-                api_error(p, 501, "memory=false is not available on this server yet: a sandbox is %s with its memory; leave it out", what);
+                api_error(p, 400, "memory=false is not available on this server yet: a sandbox is %s with its memory; leave it out", what);
         return memory ? 0 : 1;
 }
 
@@ -227,14 +227,14 @@ static int logs_v2(void *data, struct api_request *q, struct api_response *p, st
 static int volumes(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
         (void)data, (void)q, (void)err;
-        api_error(p, 501, "volumes are not available on this server yet");
+        api_error(p, 400, "volumes are not available on this server yet");
         return 0;
 }
 
 static int secrets(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
         (void)data, (void)q, (void)err;
-        api_error(p, 501, "secrets are not available on this server yet");
+        api_error(p, 400, "secrets are not available on this server yet");
         return 0;
 }
 

@@ -369,7 +369,7 @@ static int list_nodes(struct admin *a, struct error *err)
 
 static int list_sandboxes(struct admin *a, struct error *err)
 {
-        static const char *const columns[] = { "sandboxID", "templateID", "alias", "buildID", "team", "cpuCount", "memoryMB", "startedAt", "endAt", NULL };
+        static const char *const columns[] = { "sandboxID", "state", "templateID", "alias", "buildID", "team", "cpuCount", "memoryMB", "startedAt", "endAt", NULL };
 
         return admin_list(a, "/cluster/sandboxes", columns, err);
 }

@@ -183,7 +183,7 @@ class OtherRoutes(Case):
 
     def test_not_available(self):
         for method, path in (('GET', '/volumes'), ('POST', '/volumes'), ('GET', '/secrets'), ('POST', '/secrets')):
-            self.refused(server.request(method, path), 501, 'not available')
+            self.refused(server.request(method, path), 400, 'not available')
 
     def test_unknown(self):
         self.refused(server.request('GET', '/no/such/route'), 404)
