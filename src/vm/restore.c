@@ -173,7 +173,7 @@ static void add_reason(const char *dir, struct error *err)
 
 int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
 {
-        struct vm *vm;
+        struct vm *vm = NULL;
         int r = f->paused ? vm_paused_check(f, err) : 0;
 
         if (r == 0)
