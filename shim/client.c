@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "network.h"
 #include "shim.h"
 #include "vm/fdpass.h"
 #include "vm/qmp.h"
@@ -240,13 +241,24 @@ static void op_qmp(struct client *c)
         monitor_queue(c->shim);
 }
 
+static void op_set_egress(struct client *c)
+{
+        struct error err = {};
+        int r = network_set_egress(c->shim, json_object_get(c->request, "egress"), &err);
+
+        if (r < 0)
+                reply_error(c, err.kind == ERROR_INVALID ? "invalid" : err.kind == ERROR_UNAVAILABLE ? "unavailable" : "internal", -r, err.message);
+        else
+                reply(c, ok(), -1);
+}
+
 static void handle_request(struct client *c)
 {
         static const struct {
                 const char *name;
                 void (*run)(struct client *c);
         } ops[] = {{"status", op_status}, {"connect", op_connect}, {"qmp", op_qmp}, {"console", op_console},
-                   {"set-expiry", op_set_expiry}, {"kill", op_kill}};
+                   {"set-expiry", op_set_expiry}, {"set-egress", op_set_egress}, {"kill", op_kill}};
         const char *op = json_str(c->request, "op");
 
         for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)

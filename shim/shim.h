@@ -16,6 +16,7 @@
  *   qmp {"execute","arguments","await"} + optional descriptor; {"return",…} and, with await, {"event":data}
  *   console                             + descriptor of a memfd with the last bytes, at offset 0
  *   set-expiry {"expires_at_ns"}
+ *   set-egress {"egress":{"allow":[…],"deny":[…]}}   what the guest may reach (vm/net.h); also in the configuration
  *   kill {"reason"}                     answered at once; the end shows as end-of-stream
  */
 #pragma once

@@ -1,6 +1,7 @@
 /* Reading the bodies of sandbox requests; see the header. */
 #include "api/sandbox-body.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -123,18 +124,56 @@ int network_rules_validate(const json_t *network, struct error *err)
         return r;
 }
 
+/* An address, or with `range` also a range, of either family. */
+static bool is_address(const char *text, bool *ret_unspecified)
+{
+        char address[INET6_ADDRSTRLEN + 1];
+        const char *slash = strchr(text, '/');
+        size_t len = slash ? (size_t)(slash - text) : strlen(text);
+        bool six = memchr(text, ':', len) != NULL;
+        unsigned char bytes[sizeof(struct in6_addr)] = {};
+        static const unsigned char zeros[sizeof(bytes)];
+        uint64_t bits;
+        if (len >= sizeof(address) || (slash && !str_to_u64(slash + 1, six ? 128 : 32, &bits)))
+                return false;
+        memcpy(address, text, len);
+        address[len] = '\0';
+        if (inet_pton(six ? AF_INET6 : AF_INET, address, bytes) != 1)
+                return false;
+        *ret_unspecified = !slash && memcmp(bytes, zeros, six ? 16 : 4) == 0;
+        return true;
+}
+
+/* The addresses and ranges of both lists (sandbox-api 13.2). */
+static int check_addresses(const json_t *network, struct error *err)
+{
+        const json_t *allow = member(network, "allowOut"), *deny = member(network, "denyOut");
+        bool unspecified;
+        size_t n;
+        json_t *v;
+        if (json_array_size(allow) + json_array_size(deny) > SANDBOX_EGRESS_MAX)
+                return error_set(err, ERROR_INVALID, "allowOut and denyOut hold more than %d entries", SANDBOX_EGRESS_MAX);
+        json_array_foreach((json_t *)deny, n, v)
+                if (!is_address(json_string_value(v), &unspecified) || unspecified)
+                        return error_set(err, ERROR_INVALID, "invalid denied CIDR %.64s", json_string_value(v));
+        json_array_foreach((json_t *)allow, n, v) {
+                if (!is_address(json_string_value(v), &unspecified))
+                        return error_set(err, ERROR_INVALID,
+                                         "allowOut by domain ('%.128s') is not available on this server yet, only addresses and ranges; it is "
+                                         "refused rather than ignored", json_string_value(v));
+                if (unspecified)
+                        return error_set(err, ERROR_INVALID, "invalid allowed address %.64s", json_string_value(v));
+        }
+        return 0;
+}
+
 int network_rules_check(const json_t *network, struct error *err)
 {
         if (member(network, "egressProxy"))
                 return error_set(err, ERROR_FORBIDDEN, "egressProxy is not enabled on this server");
         if (json_object_size(member(network, "rules")) > 0)
                 return error_set(err, ERROR_INVALID, "network rules with header transforms are not available on this server; leave 'rules' out");
-        if (json_array_size(member(network, "allowOut")) > 0 || json_array_size(member(network, "denyOut")) > 0 ||
-            json_is_false(member(network, "allow_internet_access")))
-                return error_set(err, ERROR_INVALID,
-                                 "restricting a sandbox's outgoing traffic (allowOut, denyOut, allow_internet_access=false) is not available on "
-                                 "this server yet, and is refused rather than ignored; leave it out");
-        return 0;
+        return check_addresses(network, err);
 }
 
 static int parse_network(const json_t *j, struct sandbox_body *b, struct error *err)
@@ -238,9 +277,6 @@ static int check_network(const struct sandbox_body *b, struct error *err)
                                  "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.");
         if (member(b->network, "maskRequestHost"))
                 return error_set(err, ERROR_INVALID, "maskRequestHost is not available on this server yet; leave it out");
-        if (json_is_false(b->allow_internet_access))
-                return error_set(err, ERROR_INVALID,
-                                 "allow_internet_access=false is not available on this server yet, and is refused rather than ignored; leave it out");
         return network_rules_check(b->network, err);
 }
 

@@ -168,15 +168,25 @@ static int resume(void *data, struct api_request *q, struct api_response *p, str
         return 0;
 }
 
-/* Without rules this opens everything, which is how every sandbox is (sandbox-api 13.1). */
+static const json_t *given(const json_t *body, const char *key)
+{
+        const json_t *v = json_object_get(body, key);
+        return json_is_null(v) ? NULL : v;
+}
+
+/* All of the rules at once: what is not in the body is cleared (sandbox-api 13.1). */
 static int put_network(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
+        struct sandboxes_api *s = data;
         char id[SANDBOX_ID_MAX + 1];
         int r = network_rules_validate(q->json, err);
         if (r == 0)
-                r = must_exist(data, q, id, err);
+                r = must_exist(s, q, id, err);
         if (r == 0)
                 r = network_rules_check(q->json, err);
+        if (r == 0)
+                r = sandbox_set_network(s->manager, q->team, id, given(q->json, "allowOut"), given(q->json, "denyOut"),
+                                        given(q->json, "allow_internet_access"), err);
         if (r == 0)
                 p->status = 204;
         return r;

@@ -83,6 +83,17 @@ static int let_run(struct entry *e, const char *dir, struct error *err)
         return r;
 }
 
+/* The old process may have been killed between writing new rules and setting them. */
+static int set_rules(struct entry *e, struct error *err)
+{
+        if (!e->info->network && !e->info->allow_internet_access)
+                return 0;
+        json_t *egress = manager_egress(e->info);
+        int r = egress || e->info->network ? vm_set_egress(e->vm, egress, err) : 0;
+        json_decref(egress);
+        return r;
+}
+
 /* Finds the VM and shows the sandbox. Takes the reference over on success. */
 static int adopt_entry(struct sandbox_manager *m, struct entry *e, struct error *err)
 {
@@ -90,6 +101,8 @@ static int adopt_entry(struct sandbox_manager *m, struct entry *e, struct error 
         int r = vm_adopt(dir, &e->vm, err);
         if (r == 0)
                 r = let_run(e, dir, err);
+        if (r == 0)
+                r = set_rules(e, err);
         if (r == 0)
                 r = vm_set_expiry(e->vm, entry_shim_end(e->info), err);
         if (r < 0)

@@ -87,7 +87,7 @@ static int restore(struct sandbox_manager *m, struct entry *e, const struct sand
         int r = manager_template(m, s->build->id, &template_, err);
         if (r < 0)
                 return r;
-        json_t *wake = wake_request(e, s);
+        json_t *wake = wake_request(e, s), *egress = manager_egress(e->info);
         struct vm_fork fork_ = {
                 .id = e->id,
                 .dir = dir,
@@ -95,9 +95,11 @@ static int restore(struct sandbox_manager *m, struct entry *e, const struct sand
                 .network = m->network,
                 .expires_at_ns = clock_realtime_ns() + s->timeout_s * NSEC_PER_SEC + RESTORE_SLACK_NS,
                 .wake = wake,
+                .egress = egress,
         };
         r = vm_restore(&fork_, &e->vm, err);
         json_decref(wake);
+        json_decref(egress);
         template_cache_release(m->templates, template_);
         return r;
 }
@@ -192,7 +194,9 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
         r = reserve(m, spec, &e, err);
         if (r < 0)
                 return r;
-        r = start(m, e, spec, err);
+        r = manager_check_network(m, e->info, err);
+        if (r == 0)
+                r = start(m, e, spec, err);
         if (r == 0)
                 r = show(m, e, ret, err);
         if (r < 0) {

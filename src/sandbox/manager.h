@@ -116,6 +116,11 @@ int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err); /*
 void watch_poke(struct sandbox_manager *m); /* an end has changed */
 void watch_bury(struct sandbox_manager *m, struct entry *e); /* ends and forgets what the caller has set to KILLING */
 
+/* network.c */
+json_t *manager_egress(const struct sandbox_info *i); /* for struct vm_fork; a new reference, or NULL when nothing is restricted */
+/* ERROR_INVALID where this server cannot enforce what is asked for. */
+int manager_check_network(const struct sandbox_manager *m, const struct sandbox_info *i, struct error *err);
+
 /* create.c: ends and forgets a sandbox that could not be brought up */
 void manager_undo_create(struct sandbox_manager *m, struct entry *e);
 

@@ -280,11 +280,12 @@ static int restore(struct resumption *z, struct error *err)
         int r = manager_template(m, e->info->build_id, &template_, err);
         if (r < 0)
                 return r;
-        json_t *wake = manager_wake_again(e);
-        struct vm_fork f = { .id = e->id, .dir = dir, .template_ = template_, .network = m->network, .wake = wake, .paused = paused,
+        json_t *wake = manager_wake_again(e), *egress = manager_egress(e->info);
+        struct vm_fork f = { .id = e->id, .dir = dir, .template_ = template_, .network = m->network, .wake = wake, .egress = egress, .paused = paused,
                              .before_run = commit, .before_run_data = z };
         r = vm_restore(&f, &e->vm, err);
         json_decref(wake);
+        json_decref(egress);
         template_cache_release(m->templates, template_);
         return r;
 }

@@ -90,6 +90,11 @@ int sandbox_fork(struct sandbox_manager *m, const struct team *team, const char 
 int sandbox_snapshot(struct sandbox_manager *m, const struct team *team, const char *id, const char *template_id, const char *build_id,
                      struct error *err);
 
+/* Replaces what the sandbox may reach (sandbox-api 13): arrays of addresses and ranges, or NULL; open connections stay. INVALID where this
+ * server cannot enforce it; CONFLICT when it is paused. */
+int sandbox_set_network(struct sandbox_manager *m, const struct team *team, const char *id, const json_t *allow_out, const json_t *deny_out,
+                        const json_t *allow_internet_access, struct error *err);
+
 size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
 
 /* The last bytes of a sandbox's console; the caller frees. */

@@ -35,6 +35,7 @@
 #include "vm/rtnl.h"
 #include "vm/vm.h"
 
+#define RULES_MAX 61440         /* below a pipe's 64 KiB */
 #define ALIAS_MAX 255           /* the kernel's IFALIASZ without its NUL */
 #define HOST_NETWORK 0x0ac80000u /* 10.200.0.0 */
 
@@ -104,7 +105,7 @@ static int nft_spawn(const struct buf *rules, pid_t *ret, int *ret_errors)
         posix_spawn_file_actions_adddup2(&actions, errors[1], 1);
         posix_spawn_file_actions_adddup2(&actions, errors[1], 2);
         /* The rules fit the pipe, so this cannot block, and the reader exists: no SIGPIPE. */
-        if (rules->len <= 4096 && write(in[1], rules->data, rules->len) == (ssize_t)rules->len)
+        if (rules->len <= RULES_MAX && write(in[1], rules->data, rules->len) == (ssize_t)rules->len)
                 r = -posix_spawnp(ret, "nft", &actions, &attr, (char *[]){"nft", "-f", "-", NULL}, environ);
         posix_spawnattr_destroy(&attr);
         posix_spawn_file_actions_destroy(&actions);
@@ -136,6 +137,19 @@ static int nft_wait(struct net *n, struct error *err)
         return error_set(err, ERROR_INTERNAL, "nft refused the rules (status %d): %s", status, buf_str(&text));
 }
 
+int net_set_egress(struct net *n, const struct net_egress *e, struct error *err)
+{
+        CLEANUP_BUF struct buf rules = {};
+        char resolver[NET_ADDRESS_MAX];
+        bool have_resolver = net_host_resolver(resolver);
+        int r = net_rules_inner(&rules, have_resolver ? resolver : NULL, n->config.allow_private, e, err);
+
+        if (r < 0)
+                return r;
+        r = nft_spawn(&rules, &n->nft, &n->nft_errors);
+        return r < 0 ? error_errno(err, r, "start nft (apt-get install nftables)") : nft_wait(n, err);
+}
+
 static int open_tap(struct net *n, struct error *err)
 {
         struct ifreq request = {.ifr_name = NET_TAP, .ifr_flags = IFF_TAP | IFF_NO_PI};
@@ -161,7 +175,10 @@ static int begin(struct net *n, struct error *err)
                 return error_errno(err, n->host, "open rtnetlink");
         if (unshare(CLONE_NEWNET) < 0)
                 return error_errno(err, errno, "make a network namespace (network nat needs root; try --network user)");
-        net_rules_inner(&rules, have_resolver ? resolver : NULL, n->config.allow_private);
+        r = net_rules_inner(&rules, have_resolver ? resolver : NULL, n->config.allow_private, &n->config.egress, err);
+        n->config.egress = (struct net_egress){};
+        if (r < 0)
+                return r;
         r = nft_spawn(&rules, &n->nft, &n->nft_errors);
         if (r < 0)
                 return error_errno(err, r, "start nft (apt-get install nftables)");

@@ -20,12 +20,27 @@
 /* Longest dotted IPv4 address with NUL. */
 #define NET_ADDRESS_MAX 16
 
+/* Longest "a.b.c.d/n" with NUL. */
+#define NET_CIDR_MAX 19
+/* Entries of both lists of a guest's rules together. */
+#define NET_EGRESS_MAX 1024
+
+/* What a guest may reach, beyond what it may never (sandbox-api 13.2): `allow` beats `deny`, what neither names is allowed.
+ * NULL-terminated lists of IPv4 addresses and ranges, or NULL; guests have no IPv6. */
+struct net_egress {
+        const char *const *allow, *const *deny;
+};
+
+/* "a.b.c.d" or "a.b.c.d/n", written with the host's bits cleared into `out`; false for anything else. */
+bool net_parse_cidr(const char *text, char out[NET_CIDR_MAX]);
+
 struct net_config {
         unsigned slot;       /* below NET_SLOTS, held by the caller alone on this host */
         bool allow_private;  /* lifts the denial of private ranges (sandbox-api 13.2); for builds on a site whose
                                 package mirror or registry has a private address */
         const char *owner;   /* alias of the host's end of the link, for whoever looks at it (`ip link`); cut at 255 bytes;
                                 or NULL. Borrowed until net_finish() */
+        struct net_egress egress; /* borrowed until net_begin() returns */
 };
 
 struct net;
@@ -41,6 +56,10 @@ int net_tap_fd(const struct net *n);
 
 /* The rest: addresses, link to the host, rules loaded. May run while QEMU starts; call before the guest runs. */
 int net_finish(struct net *n, struct error *err);
+
+/* Replaces what the guest may reach; connections that are open stay. On failure (ERROR_INVALID for an entry that is no address or
+ * range) the old rules hold. Called by a process in the namespace. */
+int net_set_egress(struct net *n, const struct net_egress *e, struct error *err);
 
 /* Releases tap and link at once (they would also go with the namespace). NULL is fine. */
 void net_end(struct net *n);

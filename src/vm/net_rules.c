@@ -8,6 +8,7 @@
 #include "vm/net_rules.h"
 
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -22,9 +23,59 @@
         "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, " \
         "224.0.0.0/3"
 
-void net_rules_inner(struct buf *out, const char *resolver, bool allow_private)
+bool net_parse_cidr(const char *text, char out[NET_CIDR_MAX])
 {
-        buf_adds(out, "table ip vmon {\n");
+        char address[NET_ADDRESS_MAX] = "";
+        const char *slash = strchr(text, '/');
+        size_t len = slash ? (size_t)(slash - text) : strlen(text);
+        uint64_t bits = 32;
+        struct in_addr a;
+
+        if (len >= sizeof(address) || (slash && !str_to_u64(slash + 1, 32, &bits)))
+                return false;
+        memcpy(address, text, len);
+        if (inet_pton(AF_INET, address, &a) != 1)
+                return false;
+        a.s_addr &= bits ? htonl(~0u << (32 - bits)) : 0;
+        inet_ntop(AF_INET, &a, address, sizeof(address));
+        snprintf(out, NET_CIDR_MAX, "%s/%u", address, (unsigned)bits);
+        return true;
+}
+
+/* One rule an entry: a set refuses ranges that overlap. */
+static int add_entries(struct buf *out, const char *const *list, const char *verdict, size_t *count, struct error *err)
+{
+        char cidr[NET_CIDR_MAX];
+
+        for (; list && *list; list++) {
+                if (!net_parse_cidr(*list, cidr))
+                        return error_set(err, ERROR_INVALID, "'%s' is no IPv4 address or range", *list);
+                if (++*count > NET_EGRESS_MAX)
+                        return error_set(err, ERROR_INVALID, "a sandbox's network rules name more than %d addresses", NET_EGRESS_MAX);
+                buf_addf(out, " ip daddr %s %s;\n", cidr, verdict);
+        }
+        return 0;
+}
+
+static bool denies_all(const struct net_egress *e)
+{
+        char cidr[NET_CIDR_MAX];
+
+        for (const char *const *d = e ? e->deny : NULL; d && *d; d++)
+                if (net_parse_cidr(*d, cidr) && streq(cidr, "0.0.0.0/0"))
+                        return true;
+        return false;
+}
+
+int net_rules_inner(struct buf *out, const char *resolver, bool allow_private, const struct net_egress *e, struct error *err)
+{
+        size_t count = 0;
+        int r = 0;
+
+        if (denies_all(e))
+                resolver = NULL;
+        buf_adds(out, "table ip vmon {}\ndelete table ip vmon\n"
+                      "table ip vmon {\n");
         if (resolver)
                 buf_addf(out,
                          "chain prerouting { type nat hook prerouting priority -100;\n"
@@ -41,11 +92,16 @@ void net_rules_inner(struct buf *out, const char *resolver, bool allow_private)
                 buf_addf(out, " ip daddr %s meta l4proto { tcp, udp } th dport 53 accept;\n", resolver);
         if (!allow_private)
                 buf_adds(out, " ip daddr { " ALWAYS_DENIED " } drop;\n");
+        if (e)
+                r = add_entries(out, e->allow, "accept", &count, err);
+        if (e && r == 0)
+                r = add_entries(out, e->deny, "drop", &count, err);
         buf_adds(out, " accept; }\n"
                       "chain input { type filter hook input priority 0; policy drop;\n"
                       " ct state established,related accept;\n"
                       " iifname \"" NET_TAP "\" icmp type echo-request accept; }\n"
                       "}\n");
+        return r;
 }
 
 void net_rules_host(struct buf *out, const char *resolver)

@@ -74,6 +74,7 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
                                  .backend = m->backend, .cpu_model = m->cpu_model, .vcpus = m->vcpus,
                                  .memory_mib = m->memory_mib, .memory = QEMU_MEMORY_PRIVATE, .network = f->network,
                                  .top_writable = true, .incoming = true};
+        CLEANUP_JSON json_t *extra = f->egress ? json_pack("{s:O}", "egress", f->egress) : NULL;
         int r = collect(f, overlay, &l, err);
 
         o.disk_qcow2 = l.qcow2;
@@ -81,7 +82,7 @@ static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
         if (r >= 0)
                 r = note_kit(f, err);
         if (r >= 0)
-                r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, NULL, ret, err);
+                r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, extra, ret, err);
         if (r < 0 && !f->paused)
                 unlink(overlay);
         return r;

@@ -310,6 +310,14 @@ int vm_set_expiry(struct vm *vm, int64_t expires_at_ns, struct error *err)
         return r < 0 ? error_wrap(err, r, "set the expiry of VM %s", vm->id) : 0;
 }
 
+int vm_set_egress(struct vm *vm, const json_t *egress, struct error *err)
+{
+        CLEANUP_JSON json_t *request = json_pack("{s:s, s:O?}", "op", "set-egress", "egress", egress);
+        int r = shim_request(vm->dirfd, request, -1, REQUEST_TIMEOUT_MS, NULL, NULL, err);
+
+        return r < 0 ? error_wrap(err, r, "set the network rules of VM %s", vm->id) : 0;
+}
+
 static char *read_console(int fd)
 {
         char *text = xmalloc(CONSOLE_MAX + 1), *clean;

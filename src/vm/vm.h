@@ -63,6 +63,7 @@ struct vm_fork {
         const struct vm_template *template_;
         enum vm_network network;
         int64_t expires_at_ns;
+        const json_t *egress;     /* {"allow":[…],"deny":[…]}, as of struct net_egress; or NULL. Needs VM_NETWORK_NAT */
         const json_t *wake;       /* the agent's wake request without op/entropy/time (docs/agent-protocol.md);
                                      passed over a pipe, never argv */
         const char *paused;       /* a directory of vm_pause(): `dir` is that of the paused VM, and the fork goes on from there */
@@ -101,6 +102,9 @@ int vm_agent_channel(struct vm *vm, int *ret_fd, struct error *err);
 
 /* Runs a QMP command through the shim; `fd` (or -1) is attached for getfd/add-fd. `ret` may be NULL. */
 int vm_qmp(struct vm *vm, const char *command, const json_t *arguments, int fd, json_t **ret, struct error *err);
+
+/* Replaces what the guest may reach (struct vm_fork.egress; NULL = no rules). */
+int vm_set_egress(struct vm *vm, const json_t *egress, struct error *err);
 
 int vm_set_expiry(struct vm *vm, int64_t expires_at_ns, struct error *err);
 

@@ -4,7 +4,7 @@
  * and runs until its standard input ends ("end" first on a line: net_end(), so that nothing may be left) or it is
  * killed. The guest process dies with it.
  *
- * usage: net_helper SLOT [allow-private]
+ * usage: net_helper SLOT [allow-private] [deny=CIDR]… [allow=CIDR]…     "set [deny=CIDR]… [allow=CIDR]…" on a line replaces the rules
  */
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -117,16 +117,50 @@ static void carry(int from, int to)
                         return; /* an interface going down loses frames */
 }
 
+/* Sorts "deny=…" and "allow=…" out of `words`, which are borrowed. */
+static struct net_egress egress_of(char **words, int count, bool *ret_private)
+{
+        static const char *allow[32], *deny[32];
+        size_t allowed = 0, denied = 0;
+
+        for (int i = 0; i < count && i < 30; i++) {
+                if (strncmp(words[i], "allow=", 6) == 0)
+                        allow[allowed++] = words[i] + 6;
+                else if (strncmp(words[i], "deny=", 5) == 0)
+                        deny[denied++] = words[i] + 5;
+                else if (strcmp(words[i], "allow-private") == 0)
+                        *ret_private = true;
+        }
+        allow[allowed] = deny[denied] = NULL;
+        return (struct net_egress){allow, deny};
+}
+
+/* Answers "set" or the reason on standard output. */
+static void set_rules(struct net *net, char *line)
+{
+        char *words[32], *save = NULL;
+        struct error err = {};
+        int count = 0;
+        bool ignored;
+
+        for (char *w = strtok_r(line, " \n", &save); w && count < 32; w = strtok_r(NULL, " \n", &save))
+                words[count++] = w;
+        struct net_egress e = egress_of(words, count, &ignored);
+        printf("%s\n", net_set_egress(net, &e, &err) < 0 ? err.message : "set");
+        fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
-        struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .allow_private = argc > 2, .owner = "/data/helper"};
+        struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .owner = "/data/helper"};
         struct error err = {};
         struct net *net = NULL;
         int64_t start = clock_monotonic_ns();
-        char line[8] = "";
+        char line[1024] = "";
         int tap;
         pid_t guest;
 
+        config.egress = egress_of(argv + 2, argc > 2 ? argc - 2 : 0, &config.allow_private);
         if (net_begin(&config, &net, &err) < 0 || net_finish(net, &err) < 0) {
                 fprintf(stderr, "net_helper: %s\n", err.message);
                 return 1;
@@ -145,6 +179,11 @@ int main(int argc, char **argv)
                 if (fds[0].revents) {
                         ssize_t n = read(0, line, sizeof(line) - 1);
 
+                        line[n > 0 ? n : 0] = '\0';
+                        if (strncmp(line, "set", 3) == 0) {
+                                set_rules(net, line);
+                                continue;
+                        }
                         if (n > 0 && strncmp(line, "end", 3) == 0)
                                 net_end(net);
                         return 0;

@@ -63,12 +63,14 @@ echo "nameserver 127.0.0.53
 nameserver 198.51.100.2" >"$tmp/resolv.conf"
 mount --bind "$tmp/resolv.conf" /etc/resolv.conf
 
-start() { # NAME SLOT [allow-private]
+start() { # NAME SLOT [allow-private] [deny=CIDR]… [allow=CIDR]…
         mkfifo "$tmp/$1.in" "$tmp/$1.out"
         "$helper" "${@:2}" <"$tmp/$1.in" >"$tmp/$1.out" &
         exec {fd}>"$tmp/$1.in"
         eval "$1_in=$fd"
-        read -r _ pid _ guest _ us <"$tmp/$1.out" || { echo "FAIL helper for slot $2"; exit 1; }
+        exec {out}<"$tmp/$1.out"
+        eval "$1_out=$out"
+        read -r _ pid _ guest _ us <&$out || { echo "FAIL helper for slot $2"; exit 1; }
         eval "$1_pid=$pid $1_guest=$guest"
         echo "     network of slot $2 in $us us"
         rm "$tmp/$1.in" "$tmp/$1.out"
@@ -95,6 +97,31 @@ expect "the host's table survives a second setup" 0 sh -c 'nft list table ip vmo
 expect "the gateway's MAC is fixed" 0 sh -c "nsenter -t $a_pid -n ip link show tap0 | grep -q 02:fc:00:00:00:06"
 expect "the host's end says whose it is" 0 sh -c 'ip link show vmon5 | grep -q "alias /data/helper$"'
 expect "no IPv6 on the host's end" 1 sh -c 'ip -6 addr show dev vmon5 | grep -q inet6'
+
+# What a sandbox may reach (sandbox-api 13.2).
+set_rules() { # NAME RULE…: what the helper says
+        local in=$1_in out=$1_out answer
+        echo "set ${*:2}" >&"${!in}"
+        read -r answer <&"${!out}"
+        [ "$answer" = set ] || { echo "     $answer"; return 1; }
+}
+start d 8 deny=0.0.0.0/0
+expect "everything is denied" 1 ask $d_guest tcp 198.51.100.2 80 198.51.100.1
+expect "names too: they would carry data out" 1 ask $d_guest udp 169.254.0.22 53 "dns hello"
+expect "the shim still reaches the guest's port" 0 sh -c "nsenter -t $d_guest -n python3 '$tmp/server.py' >'$tmp/ready' & read -r _ <'$tmp/ready'; nsenter -t $d_pid -n python3 '$tmp/ask.py' tcp 169.254.0.21 80 169.254.0.22"
+expect "rules change while it runs" 0 set_rules d deny=0.0.0.0/0 allow=198.51.100.2
+expect "allow beats deny" 0 ask $d_guest tcp 198.51.100.2 80 198.51.100.1
+expect "ranges that overlap" 0 set_rules d allow=198.51.0.0/16 allow=198.51.100.2 deny=198.51.100.0/24 deny=198.51.100.7
+expect "an allowed range holds a denied one" 0 ask $d_guest tcp 198.51.100.2 80 198.51.100.1
+expect "a denied address" 0 set_rules d deny=198.51.100.2
+expect "is not reached" 1 ask $d_guest tcp 198.51.100.2 80 198.51.100.1
+expect "names still resolve" 0 ask $d_guest udp 169.254.0.22 53 "dns hello"
+expect "an allowed private address" 0 set_rules d allow=10.99.0.2
+expect "stays denied" 1 ask $d_guest tcp 10.99.0.2 80 10.99.0.1
+expect "what is no address is refused" 1 set_rules d "allow=1.2.3.4;flush"
+expect "no rules again" 0 set_rules d
+expect "and everything is open" 0 ask $d_guest tcp 198.51.100.2 80 198.51.100.1
+kill -9 $d_pid
 
 # The kernel removes a namespace's links a moment after its last process: wait for the event, at most 10 s.
 gone() { for _ in $(seq 200); do [ ! -e /sys/class/net/$1 ] && ! ip link show "$1" >/dev/null 2>&1 && return 0; sleep 0.05; done; return 1; }

@@ -60,6 +60,8 @@ static void test_what_sdks_send(void **state)
         (void)state;
         takes("{\"templateID\":\"base\"}", true);
         takes("{\"templateID\":\"base\",\"metadata\":{},\"envVars\":{},\"timeout\":300,\"secure\":true,\"allow_internet_access\":true}", false);
+        takes("{\"templateID\":\"base\",\"allow_internet_access\":false}", false);
+        takes("{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\",\"2606:4700::/32\"],\"denyOut\":[\"0.0.0.0/0\",\"::/0\"]}}", false);
         takes("{\"templateID\":\"base\",\"autoPause\":true,\"autoResume\":{\"enabled\":true}}", false);
         takes("{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", false); /* it may be paused by hand */
         takes("{\"templateID\":\"base\",\"autoPause\":false,\"network\":{\"allowOut\":[],\"denyOut\":[]},\"volumeMounts\":[],\"mcp\":{\"a\":1},"
@@ -131,11 +133,14 @@ static void test_unavailable_is_refused(void **state)
         refused("{\"templateID\":\"b\",\"autoPauseMemory\":false}", ERROR_INVALID, "autoPauseMemory=false only applies when autoPause is true.");
         refused("{\"templateID\":\"b\",\"autoPause\":true,\"autoPauseMemory\":false,\"autoResume\":{\"enabled\":true}}", ERROR_INVALID, "autoResume");
         refused("{\"templateID\":\"b\",\"autoPause\":true,\"autoPauseMemory\":false}", ERROR_INVALID, "not available");
-        refused("{\"templateID\":\"b\",\"allow_internet_access\":false}", ERROR_INVALID, "allow_internet_access");
         refused("{\"templateID\":\"b\",\"network\":{\"allowPublicTraffic\":false}}", ERROR_INVALID,
                 "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.");
-        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", ERROR_INVALID, "allowOut");
-        refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", ERROR_INVALID, "denyOut");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"example.com\"]}}", ERROR_INVALID, "allowOut by domain");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"*\"]}}", ERROR_INVALID, "allowOut by domain");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"0.0.0.0\"]}}", ERROR_INVALID, "invalid allowed address 0.0.0.0");
+        refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"example.com\"]}}", ERROR_INVALID, "invalid denied CIDR example.com");
+        refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"1.2.3.4/33\"]}}", ERROR_INVALID, "invalid denied CIDR 1.2.3.4/33");
+        refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"::\"]}}", ERROR_INVALID, "invalid denied CIDR ::");
         refused("{\"templateID\":\"b\",\"network\":{\"egressProxy\":{\"address\":\"h:1\"}}}", ERROR_FORBIDDEN, "egressProxy");
         refused("{\"templateID\":\"b\",\"network\":{\"rules\":{\"a.com\":[]}}}", ERROR_INVALID, "rules");
         refused("{\"templateID\":\"b\",\"network\":{\"maskRequestHost\":\"h\"}}", ERROR_INVALID, "maskRequestHost");

@@ -26,7 +26,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 struct machine machines[MACHINES];
 size_t machine_count;
 json_t *store;           /* id -> record */
-json_t *last_wake;
+json_t *last_wake, *last_egress;
 bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival;
 char data_dir[64];
 
@@ -91,6 +91,8 @@ int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
         *m = (struct machine){ .dir = xstrdup(f->dir), .exit_read = fds[0], .exit_write = fds[1], .expires_ns = f->expires_at_ns, .alive = true, .running = true };
         json_decref(last_wake);
         last_wake = json_deep_copy(f->wake);
+        json_decref(last_egress);
+        last_egress = f->egress ? json_deep_copy(f->egress) : NULL;
         pthread_mutex_unlock(&lock);
         if (dead_on_arrival)
                 machine_die(m);
@@ -152,6 +154,15 @@ int vm_adopt(const char *dir, struct vm **ret, struct error *err)
                         return 0;
                 }
         return error_set(err, ERROR_NOT_FOUND, "its supervisor is gone");
+}
+
+int vm_set_egress(struct vm *vm, const json_t *egress, struct error *err)
+{
+        if (!vm->machine->alive)
+                return error_set(err, ERROR_NOT_FOUND, "the virtual machine has ended");
+        json_decref(last_egress);
+        last_egress = egress ? json_deep_copy(egress) : NULL;
+        return 0;
 }
 
 int vm_set_expiry(struct vm *vm, int64_t expires_at_ns, struct error *err)
@@ -270,6 +281,8 @@ int teardown(void **state)
         json_decref(store);
         json_decref(last_wake);
         last_wake = NULL;
+        json_decref(last_egress);
+        last_egress = NULL;
         return tree_remove(data_dir, NULL);
 }
 

@@ -24,7 +24,7 @@ struct machine {
 extern struct machine machines[MACHINES]; /* in the order in which they were made */
 extern size_t machine_count;
 extern json_t *store;                     /* id -> record */
-extern json_t *last_wake;
+extern json_t *last_wake, *last_egress; /* what the last machine was told; egress NULL: no rules */
 /* A fork fails; a resumed machine fails once it has run; pausing fails; so does writing a record; a new machine is dead. */
 extern bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival;
 extern char data_dir[64];

@@ -251,6 +251,48 @@ static void test_restart_continues(void **state)
         sandbox_info_free(i);
 }
 
+/* What it may reach is kept over changes, pauses and restarts. */
+static void test_network_rules(void **state)
+{
+        struct sandbox_manager *m = *state;
+        CLEANUP_JSON json_t *deny = json_pack("[s, s]", "0.0.0.0/0", "::/0"), *allow = json_pack("[s]", "9.9.9.9"), *no = json_false();
+        struct sandbox_spec spec = { .team = &team_a, .template_ = &template_, .build = &build, .timeout_s = 60, .secure = true,
+                                     .allow_internet_access = no };
+        struct sandbox_info *i = NULL, *got = NULL;
+        struct error err = {};
+
+        assert_int_equal(sandbox_create(m, &spec, &i, NULL), 0);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(last_egress, "deny"), 0)), "0.0.0.0/0");
+        assert_int_equal(sandbox_set_network(m, &team_a, i->id, allow, deny, NULL, NULL), 0);
+        assert_int_equal(json_array_size(json_object_get(last_egress, "deny")), 1); /* guests have no IPv6 */
+        assert_string_equal(json_string_value(json_array_get(json_object_get(last_egress, "allow"), 0)), "9.9.9.9");
+        assert_int_equal(sandbox_get(m, &team_a, i->id, &got, NULL), 0);
+        assert_true(json_equal(json_object_get(got->network, "denyOut"), deny));
+        assert_null(got->allow_internet_access);
+        sandbox_info_free(got);
+
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_set_network(m, &team_a, i->id, NULL, NULL, NULL, &err), -EBUSY);
+        json_decref(last_egress);
+        last_egress = NULL;
+        assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
+        assert_int_equal(json_array_size(json_object_get(last_egress, "allow")), 1);
+        json_decref(last_egress);
+        last_egress = NULL;
+        m = restart(state);
+        assert_int_equal(json_array_size(json_object_get(last_egress, "allow")), 1);
+        put_fails = true;
+        assert_true(sandbox_set_network(m, &team_a, i->id, NULL, NULL, NULL, NULL) < 0);
+        assert_int_equal(sandbox_get(m, &team_a, i->id, &got, NULL), 0);
+        assert_true(json_equal(json_object_get(got->network, "denyOut"), deny));
+        sandbox_info_free(got);
+        put_fails = false;
+        assert_int_equal(sandbox_set_network(m, &team_a, i->id, NULL, NULL, NULL, NULL), 0);
+        assert_null(last_egress);
+        assert_int_equal(sandbox_set_network(m, &team_b, i->id, NULL, NULL, NULL, NULL), -ENOENT);
+        sandbox_info_free(i);
+}
+
 struct racer {
         struct sandbox_manager *m;
         const char *id;
@@ -333,6 +375,7 @@ int main(void)
                 WITH_MANAGER(test_restart_keeps_the_paused),
                 WITH_MANAGER(test_restart_after_publication),
                 WITH_MANAGER(test_restart_continues),
+                WITH_MANAGER(test_network_rules),
                 WITH_MANAGER(test_concurrent_pauses_and_resumes),
                 WITH_MANAGER(test_kill_waits_for_a_pause),
         };

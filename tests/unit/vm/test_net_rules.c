@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <string.h>
 
 #include "vm/net_rules.h"
@@ -38,21 +39,89 @@ static void test_resolver(void **state)
         expect("nameserver\n1.2.3.4\n", NULL);
 }
 
+static void cidr(const char *text, const char *expected)
+{
+        char got[NET_CIDR_MAX] = "";
+
+        assert_int_equal(net_parse_cidr(text, got), expected != NULL);
+        if (expected)
+                assert_string_equal(got, expected);
+}
+
+static void test_cidr(void **state)
+{
+        (void)state;
+        cidr("1.2.3.4", "1.2.3.4/32");
+        cidr("1.2.3.4/24", "1.2.3.0/24");
+        cidr("255.255.255.255/0", "0.0.0.0/0");
+        cidr("10.0.0.0/32", "10.0.0.0/32");
+        cidr("", NULL);
+        cidr("/", NULL);
+        cidr("1.2.3.4/", NULL);
+        cidr("1.2.3.4/33", NULL);
+        cidr("1.2.3.4/-1", NULL);
+        cidr("1.2.3.4/8 ", NULL);
+        cidr("1.2.3", NULL);
+        cidr("::1", NULL);
+        cidr("1.2.3.4; flush ruleset", NULL);
+        cidr("1.2.3.4/8; flush ruleset", NULL);
+        cidr("example.com", NULL);
+}
+
+static void test_egress(void **state)
+{
+        static const char *const all[] = {"0.0.0.0/0", NULL}, *const some[] = {"9.9.9.9", "8.0.0.0/7", NULL}, *const bad[] = {"1.2.3.4", "x;y", NULL};
+        const struct net_egress e = {some, all}, wrong = {bad, NULL};
+        struct buf text = {}, open = {}, out = {};
+        struct error err = {};
+
+        (void)state;
+        assert_int_equal(net_rules_inner(&text, "192.0.2.53", false, &e, NULL), 0);
+        /* Internal ranges first, then allow, then deny; no names for who may reach nothing. */
+        const char *internal = strstr(text.data, "169.254.0.0/16"), *allow = strstr(text.data, "9.9.9.9/32 accept");
+        const char *second = strstr(text.data, "8.0.0.0/7 accept"), *deny = strstr(text.data, "0.0.0.0/0 drop");
+        assert_true(internal && internal < allow && allow < second && second < deny);
+        assert_null(strstr(text.data, "192.0.2.53"));
+        assert_int_equal(net_rules_inner(&open, "192.0.2.53", false, &(struct net_egress){some, some}, NULL), 0);
+        assert_non_null(strstr(open.data, "192.0.2.53"));
+        assert_int_equal(net_rules_inner(&out, NULL, false, &wrong, &err), -EINVAL);
+        assert_non_null(strstr(err.message, "'x;y'"));
+        buf_free(&text);
+        buf_free(&open);
+        buf_free(&out);
+}
+
+/* As many entries as are taken fit what net.c writes into a pipe in one go. */
+static void test_egress_bound(void **state)
+{
+        const char *list[NET_EGRESS_MAX + 2];
+        struct buf most = {}, more = {};
+
+        (void)state;
+        for (size_t i = 0; i <= NET_EGRESS_MAX; i++)
+                list[i] = "255.255.255.255/32";
+        list[NET_EGRESS_MAX + 1] = NULL;
+        assert_int_equal(net_rules_inner(&more, NULL, false, &(struct net_egress){list, NULL}, NULL), -EINVAL);
+        list[NET_EGRESS_MAX] = NULL;
+        assert_int_equal(net_rules_inner(&most, "255.255.255.255", false, &(struct net_egress){list, NULL}, NULL), 0);
+        assert_true(most.len <= 61440);
+        buf_free(&most);
+        buf_free(&more);
+}
+
 static void test_inner(void **state)
 {
         struct buf strict = {}, lax = {}, silent = {};
         (void)state;
 
-        net_rules_inner(&strict, "10.0.0.53", false);
-        net_rules_inner(&lax, "10.0.0.53", true);
-        net_rules_inner(&silent, NULL, false);
+        assert_int_equal(net_rules_inner(&strict, "10.0.0.53", false, NULL, NULL), 0);
+        assert_int_equal(net_rules_inner(&lax, "10.0.0.53", true, NULL, NULL), 0);
+        assert_int_equal(net_rules_inner(&silent, NULL, false, NULL, NULL), 0);
         /* The resolver is let through before its private range is denied. */
         assert_true(strstr(strict.data, "ip daddr 10.0.0.53") < strstr(strict.data, "10.0.0.0/8"));
         assert_non_null(strstr(strict.data, "169.254.0.0/16"));
         assert_null(strstr(lax.data, "10.0.0.0/8"));
         assert_null(strstr(silent.data, "dnat"));
-        /* net.c writes them into a pipe in one go. */
-        assert_true(strict.len <= 4096);
         buf_free(&strict);
         buf_free(&lax);
         buf_free(&silent);
@@ -60,7 +129,7 @@ static void test_inner(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = {cmocka_unit_test(test_resolver), cmocka_unit_test(test_inner)};
+        const struct CMUnitTest tests[] = {cmocka_unit_test(test_resolver), cmocka_unit_test(test_inner), cmocka_unit_test(test_cidr), cmocka_unit_test(test_egress), cmocka_unit_test(test_egress_bound)};
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
