@@ -17,6 +17,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "shim.h"
 #include "vm/qemu.h"
 
@@ -64,18 +65,33 @@ static int set_limits(void)
         return 0;
 }
 
-static int drop_privileges(const struct shim *s)
+static bool uses_kvm(char *const *argv)
+{
+        for (; argv[0] && argv[1]; argv++)
+                if (streq(argv[0], "-accel") && streq(argv[1], "kvm"))
+                        return true;
+        return false;
+}
+
+/* The group of /dev/kvm for who needs it. Never root's: it would open whatever is readable to that group. */
+static size_t device_group(char *const *argv, gid_t *ret)
 {
         struct stat st;
+
+        if (!uses_kvm(argv) || stat("/dev/kvm", &st) < 0 || st.st_gid == 0 || !(st.st_mode & S_IWGRP))
+                return 0;
+        *ret = st.st_gid;
+        return 1;
+}
+
+static int drop_privileges(const struct shim *s, char *const *argv)
+{
         gid_t group = s->uid;
-        bool kvm = stat("/dev/kvm", &st) == 0;
+        size_t groups = device_group(argv, &group);
 
         if (s->slot < 0)
                 return 0;
-        /* /dev/kvm belongs to a group; without kvm the extra group gives nothing. */
-        if (kvm)
-                group = st.st_gid;
-        if (setgroups(kvm ? 1 : 0, &group) < 0 || setresgid(s->uid, s->uid, s->uid) < 0 ||
+        if (setgroups(groups, &group) < 0 || setresgid(s->uid, s->uid, s->uid) < 0 ||
             setresuid(s->uid, s->uid, s->uid) < 0)
                 return -errno;
         return 0;
@@ -123,7 +139,7 @@ static _Noreturn void run_child(const struct shim *s, const struct child *c, pid
                 fcntl(c->numbers[i], F_SETFD, 0);
         if (set_limits() < 0)
                 fail("limits");
-        if (drop_privileges(s) < 0)
+        if (drop_privileges(s, c->argv) < 0)
                 fail("drop privileges");
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
                 fail("prctl");
