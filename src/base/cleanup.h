@@ -32,7 +32,8 @@ static inline void cleanup_closedir(DIR **d)
                 closedir(*d);
 }
 
-#define CLEANUP(fn) __attribute__((cleanup(fn)))
+/* The cleanup is a use, but clang says otherwise. */
+#define CLEANUP(fn) __attribute__((cleanup(fn), unused))
 #define CLEANUP_FREE CLEANUP(cleanup_free)
 #define CLEANUP_CLOSE CLEANUP(cleanup_close)
 #define CLEANUP_FCLOSE CLEANUP(cleanup_fclose)

@@ -4,6 +4,7 @@ import fs from 'node:fs'
 import http from 'node:http'
 import net from 'node:net'
 import path from 'node:path'
+import { after } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { Template } from 'e2b'
 
@@ -72,6 +73,12 @@ export function raw(bytes, until = () => false) {
 }
 
 export const viaSandbox = (id, guestPort) => ({ 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': String(guestPort) })
+
+// A test that failed leaves its sandboxes: the tests of the next file find none of them.
+after(async () => {
+  const left = (await request('GET', '/v2/sandboxes?state=running,paused').catch(() => null))?.json
+  for (const { sandboxID } of Array.isArray(left) ? left : []) await request('DELETE', `/sandboxes/${sandboxID}`)
+})
 
 // Waits for `probe` to return something true; the hang guard is generous.
 export async function eventually(probe, seconds = 60) {

@@ -10,7 +10,7 @@ const run = async (sandbox, cmd) => (await sandbox.commands.run(cmd)).stdout.tri
 const dataOf = (id) => path.join(dir, 'data/sandboxes', id)
 
 before(() => template('counting', () => busybox().setStartCmd(
-  'i=0; while true; do i=$((i+1)); echo $i > /tmp/count; sleep 0.1; done', '[ -s /tmp/count ]')))
+  'i=0; while true; do i=$((i+1)); echo $i > /tmp/next; mv /tmp/next /tmp/count; sleep 0.1; done', '[ -e /tmp/count ]')))
 
 const create = (options = {}) => Sandbox.create('counting', { timeoutMs: 600_000, ...options })
 
