@@ -1,5 +1,5 @@
 /* One exchange on a connected socket. The mirror image of conn.c with less to decide: one request, one
- * response, then the connection closes. Moving on happens in call_process() alone (no recursion out of
+ * response, then the connection closes or is handed back. Moving on happens in call_process() alone (no recursion out of
  * callbacks), and on_close comes from libuv's close callback, with nothing of the call left on the stack.
  *
  *   head --1xx--> head;  head --101--> tunnel;  head --> body --complete or until close--> closed
@@ -10,8 +10,10 @@
 #include "http/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
@@ -36,7 +38,7 @@ struct http_call {
         size_t scanned;
         struct wire *wire;
         struct http_response response;
-        bool got_response, tunnel, end_delivered;
+        bool got_response, tunnel, end_delivered, persistent;
 };
 
 struct call_write {
@@ -151,6 +153,7 @@ static bool step_head(struct http_call *c)
         }
         c->wire = wire_free(c->wire);
         http_response_free(&c->response);
+        c->persistent = len > 8 && memcmp(c->in.data, "HTTP/1.1", 8) == 0;
         if (wire_response(c->in.data, len, c->head_method, on_body, c, &c->response, &c->wire) < 0) {
                 call_close(c, -EPROTO);
                 return false;
@@ -175,6 +178,27 @@ static void deliver_pending(struct http_call *c)
 
         c->pending = (struct buf){};
         deliver(c, data.data, data.len);
+}
+
+/* A body that ends with the connection, or bytes behind it, end its use. */
+static bool is_reusable(const struct http_call *c)
+{
+        bool framed = c->head_method || c->response.chunked || c->response.content_length >= 0;
+
+        return c->persistent && framed && c->body_ended && !c->queued && !c->write_failed && !c->peer_eof && !c->in.len && !c->tunnel &&
+               !http_headers_has_token(&c->response.headers, "connection", "close");
+}
+
+static void hand_back(struct http_call *c)
+{
+        uv_os_fd_t own;
+        int fd;
+
+        if (!c->ops->on_kept || !is_reusable(c) || uv_fileno((uv_handle_t *)&c->tcp, &own) < 0)
+                return;
+        fd = fcntl(own, F_DUPFD_CLOEXEC, 0); /* the handle closes its own */
+        if (fd >= 0)
+                c->ops->on_kept(c, fd, c->userdata);
 }
 
 static bool step_body(struct http_call *c)
@@ -204,6 +228,7 @@ static bool step_body(struct http_call *c)
                         c->ops->on_end(c, c->userdata);
                 return true;
         }
+        hand_back(c);
         call_close(c, 0);
         return false;
 }

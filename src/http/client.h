@@ -19,6 +19,9 @@ struct http_call_ops {
         void (*on_end)(struct http_call *c, void *userdata);
         /* Queued request bytes fell below the low-water mark. */
         void (*on_drain)(struct http_call *c, void *userdata);
+        /* Optional. The complete exchange has left the connection usable for another (HTTP/1.1, framed, neither side closes): the callee
+         * owns `fd`. on_close follows. */
+        void (*on_kept)(struct http_call *c, int fd, void *userdata);
         /* Exactly once, last: status 0 after a complete exchange, else -errno (refused, reset, protocol error). */
         void (*on_close)(struct http_call *c, int status, void *userdata);
 };

@@ -2,6 +2,7 @@
 #include "sandbox/manager.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,8 +16,10 @@
 
 struct entry *entry_new(const char *id)
 {
+        static atomic_uint_fast64_t lives;
         struct entry *e = xcalloc(1, sizeof *e);
         e->references = 1;
+        e->life = atomic_fetch_add(&lives, 1) + 1;
         memcpy(e->id, id, strnlen(id, SANDBOX_ID_MAX));
         e->info = xcalloc(1, sizeof *e->info);
         pthread_mutex_init(&e->vm_lock, NULL);

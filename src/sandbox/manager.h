@@ -52,6 +52,7 @@ struct entry {
         int64_t reap_ns;             /* when the manager pauses it, or itself ends what the shim should have ended (REAP_GRACE_NS) */
         char envd_token[SANDBOX_TOKEN_LEN + 1], traffic_token[SANDBOX_TOKEN_LEN + 1]; /* "" when there is none */
         pthread_mutex_t vm_lock;
+        uint64_t life;               /* unique in this process */
         bool saving;                 /* guarded by manager.lock: a fork or a snapshot of it is being made */
         struct vm *vm;               /* set before RUNNING, closed with the last reference; NULL while paused */
 };

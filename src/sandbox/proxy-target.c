@@ -171,8 +171,6 @@ void proxy_request_headers(const struct http_request *r, struct http_headers *re
         if (r->upgrade) {
                 http_headers_add(ret, "Connection", "Upgrade");
                 http_headers_add(ret, "Upgrade", http_headers_get(&r->headers, "upgrade"));
-        } else {
-                http_headers_add(ret, "Connection", "close");
         }
 }
 

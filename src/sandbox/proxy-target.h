@@ -26,7 +26,7 @@ const char *proxy_target_parse(const struct http_request *r, struct proxy_target
  * it is none. Static text. */
 const char *proxy_reserved_path(const char *path);
 
-/* The headers to forward: without ours, hop-by-hop ones and Forwarded/X-Forwarded-*; with Connection set anew. */
+/* The headers to forward: without ours, hop-by-hop ones and Forwarded/X-Forwarded-*; with Connection set anew for an upgrade. */
 void proxy_request_headers(const struct http_request *r, struct http_headers *ret);
 /* The headers of a guest's response for the client; those of a 101 keep Connection and Upgrade. */
 void proxy_response_headers(const struct http_response *r, struct http_headers *ret);

@@ -1,13 +1,15 @@
 /* One relay for each proxied exchange:
  *
  *   DIAL (libuv's pool; up to five attempts, a timer between them) --> CALL (bytes both ways) --> closed
+ *      '--- or a connection that an earlier exchange has left (proxy-pool.h) ---^    |  '--> the pool
+ *                                 ^---- it was closed before it answered ------------'
  *
  * The exchange stays paused until the guest is connected, so nothing is buffered before. Afterwards each side pauses
  * the other above the engine's high-water mark. A relay is freed when the exchange, the call, the dial and the timer
  * have all ended; each of them may be the last.
  *
  * A guest that dies says nothing: its packets just stop. The watch timer therefore asks the manager, while relays are
- * open, whether their sandboxes still run, and resets those that do not.
+ * open, whether their sandboxes still run, and resets those that do not. The same timer ages the pool.
  */
 #include "sandbox/proxy.h"
 
@@ -18,6 +20,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "http/client.h"
+#include "sandbox/proxy-pool.h"
 #include "sandbox/proxy-target.h"
 
 #define DIAL_ATTEMPTS 5     /* envd.md 7.3: waits of 100, 200, 300, 400 ms between them */
@@ -28,6 +31,7 @@ struct proxy {
         uv_loop_t *loop;
         struct sandbox_manager *manager;
         uv_timer_t watch;
+        struct proxy_pool *pool;
         bool watch_closed, freeing;
         struct relay *relays;
 };
@@ -36,6 +40,7 @@ struct relay {
         struct proxy *proxy;
         struct relay *prev, *next;
         struct proxy_target target;
+        uint64_t life; /* of the sandbox when it was dialled; 0 when not known */
         struct http_exchange *x; /* NULL after its on_close */
         struct http_call *call;  /* NULL before the dial and after its on_close */
         uv_work_t work;
@@ -43,13 +48,17 @@ struct relay {
         bool dialling, timing;
         int attempts, dial_result, fd;
         bool started; /* the response */
+        bool reused;  /* the connection is from the pool */
+        bool body_ended; /* of the request */
         bool tunnel;
 };
 
 static void proxy_maybe_free(struct proxy *p)
 {
-        if (p->freeing && !p->relays && p->watch_closed)
+        if (p->freeing && !p->relays && p->watch_closed) {
+                proxy_pool_free(p->pool);
                 free(p);
+        }
 }
 
 static void relay_maybe_free(struct relay *l)
@@ -65,8 +74,6 @@ static void relay_maybe_free(struct relay *l)
         if (l->next)
                 l->next->prev = l->prev;
         free(l);
-        if (!p->relays && !p->freeing)
-                uv_timer_stop(&p->watch);
         proxy_maybe_free(p);
 }
 
@@ -156,14 +163,36 @@ static void call_on_drain(struct http_call *c, void *userdata)
                 http_exchange_resume(l->x);
 }
 
+static bool has_body(const struct http_request *r)
+{
+        return r->chunked || r->content_length > 0;
+}
+
+static void call_on_kept(struct http_call *c, int fd, void *userdata)
+{
+        struct relay *l = userdata;
+
+        (void)c;
+        if (l->life)
+                proxy_pool_add(l->proxy->pool, &l->target, l->life, fd, uv_now(l->proxy->loop));
+        else
+                close(fd);
+}
+
+static void dial(struct relay *l);
+
 static void call_on_close(struct http_call *c, int status, void *userdata)
 {
         struct relay *l = userdata;
 
         (void)c;
         l->call = NULL;
-        if (status < 0)
+        if (status < 0 && l->reused && !l->started && l->x && !has_body(http_exchange_request(l->x))) {
+                l->reused = false; /* its guest closed it as we took it: nothing was answered, and the request can be sent again */
+                dial(l);
+        } else if (status < 0) {
                 relay_fail(l);
+        }
         relay_maybe_free(l);
 }
 
@@ -172,6 +201,7 @@ static const struct http_call_ops call_ops = {
         .on_data = call_on_data,
         .on_end = call_on_end,
         .on_drain = call_on_drain,
+        .on_kept = call_on_kept,
         .on_close = call_on_close,
 };
 
@@ -188,6 +218,7 @@ static void exchange_on_end(struct http_exchange *x, void *userdata)
         struct relay *l = userdata;
 
         (void)x;
+        l->body_ended = true;
         if (l->call)
                 http_call_end(l->call);
 }
@@ -244,12 +275,12 @@ static void start_call(struct relay *l)
         if (http_call_new(l->proxy->loop, STEAL_FD(l->fd), r->method, r->target, &headers, r->chunked, &call_ops, l, &l->call,
                           NULL) < 0)
                 relay_fail(l);
+        else if (l->body_ended)
+                http_call_end(l->call); /* a second try */
         else
                 http_exchange_resume(l->x);
         http_headers_free(&headers);
 }
-
-static void dial(struct relay *l);
 
 static void on_retry(uv_timer_t *timer)
 {
@@ -306,23 +337,46 @@ static void dial(struct relay *l)
                 relay_fail(l);
 }
 
+static bool is_current(void *userdata, const char *id, uint64_t life)
+{
+        const struct proxy *p = userdata;
+        struct sandbox_route route;
+
+        return sandbox_route(p->manager, id, &route) == 0 && route.life == life;
+}
+
 static void on_watch(uv_timer_t *timer)
 {
         struct proxy *p = timer->data;
         struct sandbox_route route;
+        bool kept = proxy_pool_sweep(p->pool, uv_now(p->loop), is_current, p);
 
         for (struct relay *l = p->relays; l; l = l->next)
                 if (l->call && sandbox_route(p->manager, l->target.id, &route) < 0)
                         http_call_abort(l->call); /* its on_close resets the client */
+        if (!p->relays && !kept)
+                uv_timer_stop(&p->watch);
 }
 
-static void relay_new(struct proxy *p, struct http_exchange *x, const struct proxy_target *target)
+/* May the request be sent again when a kept connection turns out to be closed? The agent closes none within the time that one is kept,
+ * so that there anything may go over one but an upgrade, which takes the connection with it. */
+static bool may_reuse(const struct http_request *r, const struct proxy_target *target)
+{
+        bool safe = streq(r->method, "GET") || streq(r->method, "HEAD") || streq(r->method, "OPTIONS");
+
+        if (r->upgrade)
+                return false;
+        return target->port == PROXY_AGENT_PORT || (safe && !has_body(r));
+}
+
+static void relay_new(struct proxy *p, struct http_exchange *x, const struct proxy_target *target, const struct sandbox_route *route)
 {
         struct relay *l = xcalloc(1, sizeof(*l));
 
         l->proxy = p;
         l->x = x;
         l->target = *target;
+        l->life = route->running ? route->life : 0;
         l->fd = -1;
         l->next = p->relays;
         if (l->next)
@@ -331,7 +385,13 @@ static void relay_new(struct proxy *p, struct http_exchange *x, const struct pro
         if (!uv_is_active((uv_handle_t *)&p->watch))
                 uv_timer_start(&p->watch, on_watch, WATCH_INTERVAL_MS, WATCH_INTERVAL_MS);
         http_exchange_accept(x, &exchange_ops, l, true);
-        dial(l);
+        if (l->life && may_reuse(http_exchange_request(x), target))
+                l->fd = proxy_pool_take(p->pool, target, l->life, uv_now(p->loop));
+        l->reused = l->fd >= 0;
+        if (l->reused)
+                start_call(l);
+        else
+                dial(l);
 }
 
 static const struct http_exchange_ops answer_ops;
@@ -431,7 +491,7 @@ void proxy_handle(struct proxy *p, struct http_exchange *x)
         else if (!route.resumable && token_refused(r, &target, &route, &refusal))
                 refuse_now(x, refusal, &target, NULL);
         else
-                relay_new(p, x, &target);
+                relay_new(p, x, &target, &route);
 }
 
 int proxy_new(uv_loop_t *loop, struct sandbox_manager *m, struct proxy **ret)
@@ -442,6 +502,7 @@ int proxy_new(uv_loop_t *loop, struct sandbox_manager *m, struct proxy **ret)
         p->manager = m;
         uv_timer_init(loop, &p->watch);
         p->watch.data = p;
+        p->pool = proxy_pool_new();
         *ret = p;
         return 0;
 }

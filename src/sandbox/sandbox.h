@@ -107,6 +107,7 @@ void sandbox_build_forget(struct sandbox_manager *m, const char *build_id);
 /* For the traffic proxy (proxy.h); any thread. `ret` says what the gateway must check. */
 struct sandbox_route {
         bool running;
+        uint64_t life;        /* another one after each pause: a connection to the guest is of one life */
         bool resumable;       /* paused, and traffic resumes it */
         bool public_traffic;
         bool nothing_started; /* as in sandbox_info */

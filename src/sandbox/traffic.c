@@ -20,6 +20,7 @@ int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_rout
         int64_t now = clock_realtime_ns();
         if (e && entry_visible(e, NULL, now)) {
                 route.running = entry_alive(e, now);
+                route.life = e->life;
                 route.resumable = !route.running && e->info->auto_resume;
                 route.public_traffic = e->public_traffic;
                 route.nothing_started = e->info->nothing_started;

@@ -30,13 +30,13 @@ static struct {
         pthread_t thread;
         int port;
         int guest, guest_port; /* listening */
-        int dead, dials, late_port;
+        int dead, dials, late_port, life;
 } t;
 
 int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret)
 {
         assert_ptr_equal(m, &t);
-        *ret = (struct sandbox_route){.running = true, .public_traffic = !streq(id, "isecure")};
+        *ret = (struct sandbox_route){.running = true, .life = (uint64_t)__atomic_load_n(&t.life, __ATOMIC_SEQ_CST), .public_traffic = !streq(id, "isecure")};
         strcpy(ret->traffic_token, "opensesame");
         if ((str_starts(id, "iabc") || streq(id, "isecure")) && !__atomic_load_n(&t.dead, __ATOMIC_SEQ_CST))
                 return 0;
@@ -126,6 +126,7 @@ static int setup(void **state)
 
         (void)state;
         memset(&t, 0, sizeof(t));
+        t.life = 1;
         a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         t.guest = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         guard(t.guest);
@@ -491,6 +492,100 @@ static void test_large_bodies(void **state)
         assert_int_equal(status, 0);
 }
 
+/* One exchange over `fd` to the guest on `g` (accepted when -1); the guest's side, still open, is returned. */
+static int exchange(int fd, int g, const char *request, const char *answer)
+{
+        CLEANUP_BUF struct buf b = {};
+
+        put(fd, request, t.guest_port);
+        if (g < 0)
+                g = guest_accept();
+        get(g, "\r\n\r\n", &b);
+        assert_lacks(&b, "Connection:");
+        put(g, "%s", answer);
+        get(fd, str_ends(answer, "end") ? "end" : "\r\n\r\n", &b);
+        return g;
+}
+
+#define GET "GET / HTTP/1.1\r\n" SANDBOX "%d\r\n\r\n"
+#define FRAMED "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nend"
+
+static void test_kept_connections(void **state)
+{
+        CLEANUP_BUF struct buf b = {};
+        int fd = dial(), other = dial(), g, h;
+
+        (void)state;
+        g = exchange(fd, -1, GET, FRAMED);
+        g = exchange(fd, g, "HEAD / HTTP/1.1\r\n" SANDBOX "%d\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n");
+        g = exchange(other, g, GET, "HTTP/1.1 204 No Content\r\n\r\n"); /* whoever asks */
+        assert_int_equal(t.dials, 1);
+        /* What has a body cannot be sent twice: a connection of its own, which is kept too. */
+        put(fd, "POST / HTTP/1.1\r\n" SANDBOX "%d\r\nContent-Length: 4\r\n\r\nbody", t.guest_port);
+        h = guest_accept();
+        get(h, "body", &b);
+        put(h, FRAMED);
+        get(fd, "end", &b);
+        h = exchange(fd, h, GET, FRAMED);
+        assert_int_equal(t.dials, 2);
+        /* The agent keeps its connections: there a body may go over one. */
+        put(other, "POST / HTTP/1.1\r\n" SANDBOX "49983\r\nContent-Length: 4\r\n\r\nbody");
+        int agent = guest_accept();
+        for (int i = 0; i < 2; i++) {
+                get(agent, "body", &b);
+                put(agent, FRAMED);
+                get(other, "end", &b);
+                if (i == 0)
+                        put(other, "POST / HTTP/1.1\r\n" SANDBOX "49983\r\nContent-Length: 4\r\n\r\nbody");
+        }
+        assert_int_equal(t.dials, 3);
+        close(agent);
+        /* The next life of the sandbox sees none of them. */
+        __atomic_store_n(&t.life, 2, __ATOMIC_SEQ_CST);
+        close(exchange(fd, -1, GET, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nend"));
+        assert_int_equal(t.dials, 4);
+        get(g, NULL, &b);
+        get(h, NULL, &b);
+        assert_int_equal(b.len, 0);
+        close(exchange(fd, -1, GET, "HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nend"));
+        assert_int_equal(t.dials, 5);
+        close(g);
+        close(h);
+        close(fd);
+        close(other);
+}
+
+static void test_kept_connections_that_are_no_use(void **state)
+{
+        CLEANUP_BUF struct buf b = {};
+        int fd = dial(), g;
+
+        (void)state;
+        close(exchange(fd, -1, GET, FRAMED)); /* closed while nobody uses it */
+        g = exchange(fd, -1, GET, FRAMED);
+        assert_int_equal(t.dials, 2);
+        /* Closed when the next request is on its way: it is sent again. */
+        put(fd, GET, t.guest_port);
+        get(g, "\r\n\r\n", &b);
+        close(g);
+        g = exchange(fd, -1, "", FRAMED);
+        assert_int_equal(t.dials, 3);
+        /* Bytes that nobody asked for are nobody's answer. */
+        put(g, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfalse");
+        close(exchange(fd, -1, GET, FRAMED "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfalse"));
+        close(g);
+        g = exchange(fd, -1, GET, FRAMED);
+        /* A broken answer is not asked for twice. */
+        put(fd, GET, t.guest_port);
+        get(g, "\r\n\r\n", &b);
+        put(g, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ne");
+        close(g);
+        get(fd, NULL, &b);
+        assert_true(str_ends(buf_str(&b), "\r\n\r\ne"));
+        assert_int_equal(t.dials, 5);
+        close(fd);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -498,7 +593,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 T(test_relay_and_api_on_one_connection), T(test_streaming), T(test_refusals), T(test_traffic_token), T(test_dial),
                 T(test_signed_url), T(test_websocket), T(test_client_leaves), T(test_guest_breaks), T(test_guest_dies),
-                T(test_large_bodies),
+                T(test_large_bodies), T(test_kept_connections), T(test_kept_connections_that_are_no_use),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
