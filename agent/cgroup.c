@@ -34,7 +34,7 @@
 #define END_WAIT_MS 1000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool available;
+static bool available, rehearsing;
 static char **frozen;
 static size_t frozen_count;
 static struct procfs_task *stopped;
@@ -95,10 +95,15 @@ void cgroup_setup(void)
 
 int cgroup_open_procs(enum cgroup_kind kind)
 {
-        if (!available || kind == CGROUP_AGENT)
+        if (!available || kind == CGROUP_AGENT || __atomic_load_n(&rehearsing, __ATOMIC_SEQ_CST))
                 return -1;
         return open(kind == CGROUP_PTY ? CGROUP_ROOT "/ptys/cgroup.procs" : CGROUP_ROOT "/user/cgroup.procs",
                     O_WRONLY | O_CLOEXEC);
+}
+
+void cgroup_rehearse(bool on)
+{
+        __atomic_store_n(&rehearsing, on, __ATOMIC_SEQ_CST);
 }
 
 /* The agent's path in the v2 tree, "/" when unknown. */

@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "base/error.h"
 
 enum cgroup_kind {
@@ -18,6 +20,9 @@ void cgroup_setup(void);
 
 /* A descriptor into whose file a child writes "0" to join the group; -1 when it stays. The caller closes. */
 int cgroup_open_procs(enum cgroup_kind kind);
+
+/* While on, children stay in the agent's own group, so that they run though everything else is frozen (serial operation `warm`). */
+void cgroup_rehearse(bool on);
 
 /* Stops every process but the agent, kernel threads and (where cgroups exist) nothing else; waits until they are
  * stopped, 5 s at most: a task in an uninterruptible sleep does not fail a snapshot. */

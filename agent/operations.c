@@ -235,10 +235,24 @@ static int run_init(const json_t *request, json_t *id, json_t **ret, struct erro
         return state_apply(&u, err);
 }
 
+/* The clone is for later. The host runs commands now, so that the first one of its user finds everything translated and in place; what is
+ * frozen stays so. */
+static int run_warm(const json_t *request, json_t *id, json_t **ret, struct error *err)
+{
+        int r = add_entropy(request, err);
+
+        if (r >= 0)
+                r = run_init(request, id, ret, err);
+        if (r >= 0)
+                cgroup_rehearse(true);
+        return r;
+}
+
 static int run_wake(const json_t *request, json_t *id, json_t **ret, struct error *err)
 {
         int r = add_entropy(request, err);
 
+        cgroup_rehearse(false);
         if (r >= 0)
                 r = run_init(request, id, ret, err);
         if (r >= 0)
@@ -264,6 +278,7 @@ static const struct operation operations[] = {
         { "freeze", run_freeze, NULL },
         { "thaw", run_thaw, NULL },
         { "prepare-snapshot", run_prepare_snapshot, NULL },
+        { "warm", run_warm, NULL },
         { "wake", run_wake, NULL },
         { "init", run_init, NULL },
         { "power-off", run_power_off, guest_power_off },

@@ -3,11 +3,14 @@
 In one run, interleaved: the floor (bare QEMU restore of the same snapshot to the agent's first answer, by
 build/vmon-bench-fork), POST /sandboxes to 201, and create to the first answer of a command. Prints p50 and p95, the
 ratios to the floor, the cold boot of the same root file system, the private memory of an idle clone, and pausing it (POST to
-204, durable) and resuming it (POST to 201).
+204, durable) and resuming it (POST to 201). All of that without sandboxes that are kept ready; then the server is started again
+with a warm pool, and creates that find one there are measured, one at a time, fifty at once, and create and kill in turn.
 """
-import base64, glob, json, os, statistics, struct, subprocess, time
+import base64, concurrent.futures, glob, json, os, re, statistics, struct, subprocess, time
 
 from client import call, data, percentile, report, root, runs
+
+FIFTY = 50
 
 
 def first_command(sandbox):
@@ -38,6 +41,89 @@ def floor(build_dir, kit, extra=()):
     out = subprocess.run([os.path.join(root, 'build/vmon-bench-fork'), *extra, build_dir, kit],
                          check=True, stdout=subprocess.PIPE).stdout
     return json.loads(out)
+
+
+def serve(action, **environment):
+    subprocess.run([os.path.join(root, 'tests/e2e/serve'), action], check=True, env={**os.environ, **environment})
+
+
+class Pool:
+    """The sandboxes that stand ready, by the log of the server."""
+
+    def __init__(self):
+        self.log, self.used = os.path.join(os.path.dirname(data), 'serve.log'), set()
+        self.start = os.path.getsize(self.log)
+
+    def ready(self):
+        with open(self.log) as f:
+            f.seek(self.start)
+            made = set(re.findall(r'pool: sandbox (\w+) of build \S+ is ready', f.read()))
+        return {i for i in made - self.used if os.path.isdir(os.path.join(data, 'sandboxes', i))}
+
+    def wait(self, n):
+        end = time.monotonic() + 300
+        while len(self.ready()) < n:
+            assert time.monotonic() < end, f'{len(self.ready())} of {n} sandboxes are ready'
+            time.sleep(0.05)
+
+    def create(self):
+        """A sandbox that stood ready, and the milliseconds until its 201."""
+        began = time.monotonic()
+        status, payload = call('POST', '/sandboxes', {'templateID': 'busybox', 'secure': True, 'timeout': 300})
+        took = (time.monotonic() - began) * 1000
+        assert status == 201, payload
+        sandbox = json.loads(payload)
+        self.used.add(sandbox['sandboxID'])
+        return sandbox, took, began
+
+
+def kill(sandbox):
+    assert call('DELETE', '/sandboxes/' + sandbox['sandboxID'])[0] == 204
+
+
+def pooled(build_dir, kit, metrics):
+    serve('stop')
+    pool = Pool()
+    serve('start', VMON_POOL='64', VMON_POOL_MB='16384')
+    kill(pool.create()[0])
+    floors, creates, commands, private = [], [], [], []
+    for i in range(runs + 2):
+        pool.wait(1)
+        waiting = pool.ready()
+        sandbox, took, began = pool.create()
+        assert sandbox['sandboxID'] in waiting
+        first_command(sandbox)
+        answered = time.monotonic()
+        memory = private_mib(sandbox['sandboxID'])
+        kill(sandbox)
+        bare = floor(build_dir, kit)['total_ms']
+        if i >= 2:
+            creates.append(took)
+            commands.append((answered - began) * 1000)
+            private.append(memory)
+            floors.append(bare)
+    for name, values in (('pool_floor', floors), ('pool_create', creates), ('pool_create_to_command', commands)):
+        metrics[f'{name}_p50_ms'] = round(percentile(values, 50), 1)
+        metrics[f'{name}_p95_ms'] = round(percentile(values, 95), 1)
+    metrics['pool_create_to_floor_p50_ratio'] = round(metrics['pool_create_p50_ms'] / metrics['pool_floor_p50_ms'], 3)
+    metrics['pool_create_to_command_to_cold_boot_ratio'] = round(metrics['pool_create_to_command_p50_ms'] / metrics['cold_boot_ms'], 4)
+    with concurrent.futures.ThreadPoolExecutor(FIFTY) as workers:
+        for sandbox, _, _ in workers.map(lambda _: pool.create(), range(FIFTY)):  # makes them wanted
+            kill(sandbox)
+        pool.wait(FIFTY)
+        made = list(workers.map(lambda _: pool.create(), range(FIFTY)))
+        times = [took for _, took, _ in made]
+        list(workers.map(lambda m: kill(m[0]), made))
+    metrics['pool_fifty_p50_ms'] = round(percentile(times, 50), 1)
+    metrics['pool_fifty_p99_ms'] = round(percentile(times, 99), 1)
+    metrics['pool_fifty_p99_to_p50_ratio'] = round(metrics['pool_fifty_p99_ms'] / metrics['pool_fifty_p50_ms'], 2)
+    count, began = 0, time.monotonic()
+    while time.monotonic() - began < 20:
+        kill(pool.create()[0])
+        count += 1
+    metrics['create_and_kill_per_s'] = round(count / (time.monotonic() - began), 2)
+    serve('stop')
+    serve('start')
 
 
 def main():
@@ -85,6 +171,7 @@ def main():
     metrics['resume_to_create_p50_ratio'] = round(metrics['resume_p50_ms'] / metrics['create_p50_ms'], 2)
     metrics['paused_memory_p50_mib'] = round(statistics.median(changed), 1)
     metrics['private_memory_p50_mib'] = round(statistics.median(private), 1)
+    pooled(build_dir, kit, metrics)
     report('fork', metrics, build_dir)
 
 

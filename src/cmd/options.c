@@ -20,11 +20,15 @@
 
 #define CACHE_SHARE 10 /* per cent of the file system */
 #define STEP_CACHE_MB_MAX (64ULL * 1024 * 1024)
+#define POOL_DEFAULT 64
+#define POOL_MAX 4096
+#define POOL_SHARE 10 /* per cent of the memory */
+#define POOL_MB_MAX (64ULL * 1024 * 1024)
 
 enum {
         OPT_DATA_DIR = 256, OPT_LISTEN, OPT_CLUSTER_LISTEN, OPT_PUBLIC_URL, OPT_DOMAIN, OPT_TLS_CERT, OPT_TLS_KEY, OPT_KIT_DIR, OPT_STORE,
         OPT_NODE_NAME, OPT_ADVERTISE, OPT_CLUSTER_TOKEN_FILE, OPT_OBJECT_STORE, OPT_REGISTRY_MIRROR, OPT_INSECURE_REGISTRY,
-        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_IMAGE_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
+        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_IMAGE_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_POOL_MB, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
 };
 
 static const struct argp_option options[] = {
@@ -51,7 +55,8 @@ static const struct argp_option options[] = {
         { "hypervisor", OPT_HYPERVISOR, "auto|kvm|tcg", 0, "default auto: kvm where a probe boot works", 0 },
         { "cpu-baseline", OPT_CPU_BASELINE, "MODEL", 0, "named CPU model of guests", 0 },
         { "network", OPT_NETWORK, "nat|user", 0, "default nat as root, else user", 0 },
-        { "pool", OPT_POOL, "N", 0, "sandboxes kept ready (only 0 in this release)", 0 },
+        { "pool", OPT_POOL, "N", 0, "sandboxes kept ready, at most (default 64; 0: none)", 0 },
+        { "pool-mb", OPT_POOL_MB, "N", 0, "memory for them (default a tenth of the host's)", 0 },
         { "log-level", OPT_LOG_LEVEL, "LEVEL", 0, "debug, info, warn or error (default info)", 0 },
         { "log-format", OPT_LOG_FORMAT, "text|json", 0, "default text", 0 },
         {},
@@ -177,10 +182,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         case OPT_HYPERVISOR: o->hypervisor = one_of(state, "hypervisor", arg, hypervisors); return 0;
         case OPT_CPU_BASELINE: set(&o->cpu_baseline, arg); return 0;
         case OPT_NETWORK: o->network = parse_network(state, arg); return 0;
-        case OPT_POOL:
-                if (!streq(arg, "0"))
-                        not_here(state, "pool", "leave it out");
-                return 0;
+        case OPT_POOL: o->pool = (unsigned)number(state, "pool", arg, 0, POOL_MAX); return 0;
+        case OPT_POOL_MB: o->pool_bytes = number(state, "pool-mb", arg, 1, POOL_MB_MAX) << 20; return 0;
         case OPT_LOG_LEVEL:
         case OPT_LOG_FORMAT: parse_log(key, state, arg, o); return 0;
         case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
@@ -232,6 +235,12 @@ static uint64_t share_of_disk(const char *data_dir)
         return (uint64_t)s.f_blocks * s.f_frsize / 100 * CACHE_SHARE;
 }
 
+static uint64_t share_of_memory(void)
+{
+        long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+        return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 100 * POOL_SHARE : 0;
+}
+
 int serve_options_parse(int argc, char **argv, struct serve_options *ret)
 {
         const struct argp argp = { options, parse, NULL, "The vmon server: public API, builds and sandboxes of this node.", NULL, NULL, NULL };
@@ -239,6 +248,7 @@ int serve_options_parse(int argc, char **argv, struct serve_options *ret)
                 .listen = { "127.0.0.1", 3000 },
                 .cluster_listen = { "127.0.0.1", 7947 },
                 .max_builds = 2,
+                .pool = POOL_DEFAULT,
                 .build_seconds = BUILD_MAX_SECONDS,
                 .ready_seconds = BUILD_READY_SECONDS,
                 .hypervisor = "auto",
@@ -256,6 +266,8 @@ int serve_options_parse(int argc, char **argv, struct serve_options *ret)
                 o.step_cache_bytes = share_of_disk(o.data_dir);
         if (o.image_cache_bytes == 0)
                 o.image_cache_bytes = share_of_disk(o.data_dir);
+        if (o.pool_bytes == 0)
+                o.pool_bytes = share_of_memory();
         *ret = o;
         return 0;
 }

@@ -30,6 +30,8 @@ struct serve_options { /* strings are owned; those that may be NULL say so */
         unsigned max_builds;
         unsigned build_seconds, ready_seconds; /* 1 to BUILD_SECONDS_LIMIT */
         uint64_t step_cache_bytes, image_cache_bytes;
+        unsigned pool;              /* sandboxes kept ready, at most; 0 = none */
+        uint64_t pool_bytes;        /* of memory for them */
         const char *hypervisor;     /* "auto", "kvm", "tcg" */
         char *cpu_baseline;         /* or NULL */
         int network;                /* enum vm_network */

@@ -2,6 +2,7 @@
  * (manager.h says why in this order). Whatever fails takes the earlier stages back.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -40,11 +41,15 @@ static void fill_info(struct sandbox_info *i, const char *id, const struct sandb
         i->timeout_s = s->timeout_s;
 }
 
-/* Takes a place in the team's limit: the entry is in the table, STARTING. The caller gets a reference. */
-static int reserve(struct sandbox_manager *m, const struct sandbox_spec *s, struct entry **ret, struct error *err)
+/* Takes a place in the team's limit: the entry is in the table, STARTING. The caller gets a reference. The machine of `ready` (or NULL)
+ * is then the entry's. */
+static int reserve(struct sandbox_manager *m, const struct sandbox_spec *s, struct pool_member *ready, struct entry **ret, struct error *err)
 {
-        char id[SANDBOX_ID_LEN + 1];
-        sandbox_id_new(id);
+        char id[SANDBOX_ID_MAX + 1];
+        if (ready)
+                memcpy(id, ready->id, sizeof id);
+        else
+                sandbox_id_new(id);
         struct entry *e = entry_new(id);
         fill_info(e->info, id, s);
         entry_set_tokens(m, e, s->secure, s->allow_public_traffic);
@@ -60,6 +65,8 @@ static int reserve(struct sandbox_manager *m, const struct sandbox_spec *s, stru
                 entry_unref(m, e);
                 return r;
         }
+        if (ready)
+                e->vm = ready->vm;
         *ret = e;
         return 0;
 }
@@ -81,13 +88,29 @@ static json_t *wake_request(const struct entry *e, const struct sandbox_spec *s)
         return w;
 }
 
-static int restore(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, const char *dir, struct error *err)
+/* Gives a machine of the pool its identity. What cannot be used any more goes, and the sandbox is made the direct way. */
+static bool hand_over(struct entry *e, const char *dir, const json_t *egress, const json_t *wake)
+{
+        struct error err = {};
+        if (vm_hand_over(e->vm, egress, wake, &err) == 0)
+                return true;
+        log_warn("sandbox %s: %s; making it anew", e->id, err.message);
+        if (vm_kill(e->vm, &err) < 0)
+                log_warn("sandbox %s: %s", e->id, err.message);
+        vm_close(e->vm);
+        e->vm = NULL;
+        if (tree_remove(dir, &err) < 0 || dir_make(dir, 0700, &err) < 0)
+                log_warn("sandbox %s: %s", e->id, err.message);
+        return false;
+}
+
+static int restore(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, const char *dir, const json_t *egress,
+                   const json_t *wake, struct error *err)
 {
         struct vm_template *template_ = NULL;
         int r = manager_template(m, s->build->id, &template_, err);
         if (r < 0)
                 return r;
-        json_t *wake = wake_request(e, s), *egress = manager_egress(e->info);
         struct vm_fork fork_ = {
                 .id = e->id,
                 .dir = dir,
@@ -98,8 +121,6 @@ static int restore(struct sandbox_manager *m, struct entry *e, const struct sand
                 .egress = egress,
         };
         r = vm_restore(&fork_, &e->vm, err);
-        json_decref(wake);
-        json_decref(egress);
         template_cache_release(m->templates, template_);
         return r;
 }
@@ -120,9 +141,12 @@ static int settle(struct sandbox_manager *m, struct entry *e, const struct sandb
 static int start(struct sandbox_manager *m, struct entry *e, const struct sandbox_spec *s, struct error *err)
 {
         CLEANUP_FREE char *dir = manager_sandbox_dir(m, e->id);
+        json_t *wake = wake_request(e, s), *egress = manager_egress(e->info);
         int r = dir_make(dir, 0700, err);
-        if (r == 0)
-                r = restore(m, e, s, dir, err);
+        if (r == 0 && !(e->vm && hand_over(e, dir, egress, wake)))
+                r = restore(m, e, s, dir, egress, wake, err);
+        json_decref(wake);
+        json_decref(egress);
         if (r == 0)
                 r = settle(m, e, s, err);
         return r;
@@ -180,7 +204,7 @@ int manager_template(struct sandbox_manager *m, const char *build_id, struct vm_
         return r < 0 ? r : template_cache_acquire(m->templates, build_id, dir, ret, err);
 }
 
-int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
+static int create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
 {
         int r = sandbox_timeout_check(spec->timeout_s, spec->team->max_sandbox_hours, false, err);
         if (r < 0)
@@ -191,9 +215,14 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
         if (r < 0)
                 return error_wrap(err, r, "start a sandbox");
         struct entry *e = NULL;
-        r = reserve(m, spec, &e, err);
-        if (r < 0)
+        struct pool_member *ready = pool_take(m->pool, spec->build->id);
+        r = reserve(m, spec, ready, &e, err);
+        if (r < 0) {
+                if (ready)
+                        pool_put_back(m->pool, ready);
                 return r;
+        }
+        pool_member_free(ready);
         r = manager_check_network(m, e->info, err);
         if (r == 0)
                 r = start(m, e, spec, err);
@@ -204,5 +233,13 @@ int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, s
                 manager_undo_create(m, e);
         }
         entry_unref(m, e);
+        return r;
+}
+
+int sandbox_create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
+{
+        pool_create_begin(m->pool);
+        int r = create(m, spec, ret, err);
+        pool_create_end(m->pool);
         return r;
 }

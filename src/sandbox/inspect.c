@@ -24,5 +24,6 @@ bool sandbox_build_used(struct sandbox_manager *m, const char *build_id)
 
 void sandbox_build_forget(struct sandbox_manager *m, const char *build_id)
 {
+        pool_forget(m->pool, build_id);
         template_cache_forget(m->templates, build_id);
 }

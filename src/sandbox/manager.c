@@ -377,6 +377,8 @@ int sandbox_manager_new(const struct sandbox_settings *s, struct sandbox_manager
                 r = manager_adopt_all(m, err);
         if (r == 0)
                 r = pausers_start(m, err);
+        if (r == 0)
+                r = pool_start(m, s->pool_max, s->pool_bytes, &m->pool, err);
         if (r < 0) {
                 sandbox_manager_free(m);
                 return r;
@@ -389,6 +391,7 @@ void sandbox_manager_free(struct sandbox_manager *m)
 {
         if (!m)
                 return;
+        pool_stop(m->pool);
         pausers_stop(m);
         watch_stop(m);
         for (size_t i = 0; i < m->count; i++)

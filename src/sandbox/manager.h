@@ -30,6 +30,7 @@
 
 #include "base/clock.h"
 #include "sandbox/id.h"
+#include "sandbox/pool.h"
 #include "sandbox/sandbox.h"
 #include "sandbox/template-cache.h"
 #include "sandbox/token.h"
@@ -70,6 +71,7 @@ struct sandbox_manager {
         unsigned char root_secret[ROOT_SECRET_LEN];
         struct records *records;
         struct template_cache *templates;
+        struct pool *pool; /* or NULL */
         int epoll_fd, wake_fd;
         bool stopping;               /* guarded by lock */
         pthread_t watcher;

@@ -17,6 +17,8 @@ struct sandbox_settings {
         int network;              /* enum vm_network */
         const unsigned char *root_secret; /* 32 bytes: envd and traffic tokens are HMACs under HKDF labels */
         struct records *records;
+        unsigned pool_max;        /* clones that are kept ready (pool.h), at most; 0: none */
+        uint64_t pool_bytes;      /* of memory for them */
         const char *node;         /* asked for in the records whether it takes work; NULL: it does */
 };
 

@@ -18,12 +18,15 @@
 #include "base/rand.h"
 #include "base/str.h"
 #include "vm/agent_internal.h"
+#include "vm/agent.h"
 #include "vm/disk.h"
 #include "vm/template_internal.h"
 #include "vm/vm_internal.h"
 
 #define ENTROPY_BYTES 64
 #define RESTORE_TIMEOUT_S 60
+#define REHEARSALS 2
+#define TOKEN_LEN 32
 
 static int add_fd_copy(struct launch *l, int fd, int number, struct error *err)
 {
@@ -154,6 +157,59 @@ static int wake(struct vm *vm, const struct vm_fork *f, struct error *err)
         return r == -ETIMEDOUT ? -EAGAIN : r;
 }
 
+/* What a user's first command will do, done once or twice before: the first run of anything is slow in a clone (deferred kernel work,
+ * pages to be copied, code that the emulation has not translated). Nothing of the user's runs: no start-up file is read. */
+static int rehearse(struct vm *vm, const char *token, struct error *err)
+{
+        static const char *const argv[] = {"/bin/bash", "-c", "v=$(id -u)", NULL}, *const env[] = {"BASH_ENV=", NULL};
+        struct agent_process p = {.argv = argv, .env = env, .access_token = token, .timeout_s = VM_WAKE_TIMEOUT_MS / 1000};
+        struct agent_exit end;
+        int r = 0;
+
+        for (int i = 0; i < REHEARSALS && r == 0; i++)
+                r = agent_run(vm, &p, &end, err);
+        return r;
+}
+
+/* Agents of older templates do not know how: their first answers are awaited. */
+static int warm_up(struct vm *vm, struct agent *a, json_int_t id, const char *token, bool reachable, struct error *err)
+{
+        struct error refused = {};
+        int r = agent_wait(a, id, VM_WAKE_TIMEOUT_MS, NULL, NULL, NULL, &refused);
+
+        if (r == 0)
+                r = reachable ? rehearse(vm, token, err) : 0;
+        else if (refused.kind != ERROR_INVALID)
+                r = error_set(err, refused.kind, "%s", refused.message);
+        else
+                r = agent_request(a, "ping", NULL, VM_WAKE_TIMEOUT_MS / 1000, NULL, NULL, NULL, err);
+        /* After the last answer there is still work to settle; the next one shows that it has. */
+        return r < 0 ? r : agent_request(a, "ping", NULL, VM_WAKE_TIMEOUT_MS / 1000, NULL, NULL, NULL, err);
+}
+
+static int warm(struct vm *vm, const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_JSON json_t *arguments = vm_wake_arguments(NULL);
+        char token[TOKEN_LEN + 1];
+        struct agent *a;
+        json_int_t id;
+        int r = agent_open(vm, &a, err);
+
+        if (r < 0)
+                return r;
+        random_id(token, TOKEN_LEN);
+        json_object_set_new(arguments, "access_token", json_string(token));
+        r = agent_send(a, "warm", arguments, &id, err);
+        if (r == 0)
+                r = load_state(vm, f, err);
+        if (r == 0)
+                r = warm_up(vm, a, id, token, f->network == VM_NETWORK_NAT, err);
+        if (r == 0)
+                r = vm_qmp(vm, "stop", NULL, -1, NULL, err);
+        agent_close(a);
+        return r == -ETIMEDOUT ? -EAGAIN : r;
+}
+
 /* QEMU's last words say more than "has ended". */
 static void add_reason(const char *dir, struct error *err)
 {
@@ -172,7 +228,7 @@ static void add_reason(const char *dir, struct error *err)
         snprintf(err->message + len, sizeof err->message - len, ": %.1000s", text);
 }
 
-int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+static int make(const struct vm_fork *f, int (*finish)(struct vm *vm, const struct vm_fork *f, struct error *err), struct vm **ret, struct error *err)
 {
         struct vm *vm = NULL;
         int r = f->paused ? vm_paused_check(f, err) : 0;
@@ -181,7 +237,7 @@ int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
                 r = start(f, &vm, err);
         if (r < 0)
                 return error_wrap(err, r, "fork VM %s", f->id);
-        r = wake(vm, f, err);
+        r = finish(vm, f, err);
         if (r < 0) {
                 vm_kill(vm, NULL);
                 add_reason(f->dir, err);
@@ -190,4 +246,21 @@ int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
         }
         *ret = vm;
         return 0;
+}
+
+int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        return make(f, wake, ret, err);
+}
+
+int vm_restore_warm(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        return make(f, warm, ret, err);
+}
+
+int vm_hand_over(struct vm *vm, const json_t *egress, const json_t *wake_request, struct error *err)
+{
+        int r = egress ? vm_set_egress(vm, egress, err) : 0;
+
+        return r < 0 ? error_wrap(err, r, "hand over VM %s", vm->id) : vm_continue(vm, wake_request, err);
 }

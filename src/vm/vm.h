@@ -75,6 +75,12 @@ struct vm_fork {
  * identity) before anything else in the guest runs. Returns when the agent has answered. */
 int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err);
 
+/* A fork for later: restored, its agent alone has run and answered until it answers fast, and it stands still. `egress`, `wake` and `paused`
+ * of `f` are not used: vm_hand_over() gives it its identity. */
+int vm_restore_warm(const struct vm_fork *f, struct vm **ret, struct error *err);
+/* Makes of such a fork what vm_restore() returns: egress rules (or NULL), then continued and woken. On failure it is to be killed. */
+int vm_hand_over(struct vm *vm, const json_t *egress, const json_t *wake, struct error *err);
+
 /* Stops a fork and saves what it changed in memory (delta.h) and its devices into the new directory `into`, which is published
  * complete and durable, as is the overlay; nothing of the guest has run since. 0: the VM stands still, to be killed or to be
  * continued. On failure it goes on, and nothing is left at `into`. *ret_pages (may be NULL): changed pages. `wake` is the

@@ -106,15 +106,20 @@ export function links(data) {
   })
 }
 
-// Processes and mounts that belong to the data directory of this run: whoever has a file of it open or for an argument.
-export function traces() {
-  const processes = fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).filter((p) => {
+// Machines of the data directory `data` by their processes: whoever has a file of it open or for an argument.
+export function machineProcesses(data) {
+  return fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).filter((p) => {
     try {
       const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').split('\0')
       return /vmon-shim|qemu-system|virtiofsd/.test(cmd[0]) &&
-        (cmd.some((a) => a.includes(`${dir}/data/`)) || filesOf(p).some((f) => f.startsWith(`${dir}/data/`)))
+        (cmd.some((a) => a.includes(`${data}/`)) || filesOf(p).some((f) => f.startsWith(`${data}/`)))
     } catch { return false }
   })
+}
+
+// Processes and mounts that belong to the data directory of this run.
+export function traces() {
+  const processes = machineProcesses(`${dir}/data`)
   const mounts = fs.readFileSync('/proc/self/mountinfo', 'latin1').split('\n').filter((l) => l.includes(dir))
   return { processes, mounts }
 }

@@ -5,7 +5,7 @@ import fs from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { Sandbox } from 'e2b'
-import { dir, eventually } from './lib.mjs'
+import { dir, eventually, machineProcesses } from './lib.mjs'
 import { api, holdings, processes, settled, startServer, threads } from './server.mjs'
 
 const root = path.join(dir, 'load')
@@ -20,12 +20,12 @@ before(async () => {
   assert.equal((await api(server).finished(build)).status, 'ready')
   server.admin('gc')
   await (await create()).kill() // what is loaded once is loaded
-  await eventually(() => processes(server.data).length === 1)
+  await eventually(() => machineProcesses(server.data).length === 0)
   idle = holdings(server)
 })
 after(async () => {
   await server?.stop()
-  for (const [pid] of processes(path.join(root, 'main'))) process.kill(pid)
+  for (const pid of machineProcesses(path.join(root, 'main/data'))) try { process.kill(pid) } catch { /* has ended */ }
   fs.rmSync(root, { recursive: true, force: true })
 })
 

@@ -5,7 +5,7 @@ import fs from 'node:fs'
 import http from 'node:http'
 import net from 'node:net'
 import path from 'node:path'
-import { eventually, image, links } from './lib.mjs'
+import { eventually, image, links, machineProcesses } from './lib.mjs'
 
 const freePort = () => new Promise((resolve) => {
   const s = net.createServer().listen(0, '127.0.0.1', () => { const { port } = s.address(); s.close(() => resolve(port)) })
@@ -15,7 +15,7 @@ const freePort = () => new Promise((resolve) => {
 export async function startServer(root, name, { kit = process.env.VMON_E2E_KIT, data = path.join(root, name, 'data'), options = [] } = {}) {
   fs.mkdirSync(path.join(root, name), { recursive: true })
   const port = await freePort(), cluster = await freePort()
-  const log = path.join(root, name, 'log'), fd = fs.openSync(log, 'a')
+  const log = path.join(root, name, 'log'), fd = fs.openSync(log, 'a'), from = fs.fstatSync(fd).size
   const child = spawn(process.env.VMON, ['serve', '--data-dir', data, '--kit-dir', kit, '--listen', `127.0.0.1:${port}`,
     '--cluster-listen', `127.0.0.1:${cluster}`, '--insecure-registry', process.env.VMON_E2E_REGISTRY, ...options], { stdio: ['ignore', fd, fd] })
   const ended = new Promise((resolve) => child.on('exit', resolve))
@@ -29,7 +29,7 @@ export async function startServer(root, name, { kit = process.env.VMON_E2E_KIT, 
   try {
     await eventually(() => {
       if (child.exitCode !== null) throw new Error(server.log())
-      return server.log().includes('vmon: listening')
+      return server.log().slice(from).includes('vmon: listening')
     })
   } catch (error) {
     await server.stop()
@@ -125,7 +125,7 @@ export function random(seed) {
 export function holdings(s) {
   const count = (what) => fs.readdirSync(`/proc/${s.pid}/${what}`).length
   const files = fs.readdirSync(s.data, { recursive: true }).filter((f) => !/^vmon\.db/.test(f) && !f.startsWith('cache/steps/'))
-  const ours = processes(s.data).map(([pid]) => pid)
+  const ours = [s.pid, ...machineProcesses(s.data)]
   const namespace = (pid) => { try { return fs.readlinkSync(`/proc/${pid}/ns/net`) } catch { return '' } }
   return {
     processes: ours.length,

@@ -126,7 +126,7 @@ static void test_wrong_usage(void **state)
                 "--nonsense", "stray", "--max-builds=0", "--max-builds=65", "--max-builds=x", "--build-seconds=0", "--build-seconds=86401",
                 "--ready-seconds=0", "--ready-seconds=10m", "--step-cache-mb=0", "--listen=3000",
                 "--listen=localhost:3000", "--hypervisor=xen", "--network=bridge", "--log-level=loud", "--log-format=xml", "--public-url=host",
-                "--tls-cert=x", "--tls-key=x", "--object-store=s3://b", "--advertise=http://x", "--store=etcd:http://x", "--pool=3",
+                "--tls-cert=x", "--tls-key=x", "--object-store=s3://b", "--advertise=http://x", "--store=etcd:http://x",
         };
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
                 if (status_of(wrong[i]) != 2)

@@ -27,7 +27,8 @@ struct machine machines[MACHINES];
 size_t machine_count;
 json_t *store;           /* id -> record */
 json_t *last_wake, *last_egress;
-bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival;
+bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival, warm_fails, hand_over_fails;
+unsigned pool_max, pool_mib, warm_tries;
 char data_dir[64];
 
 struct team team_a = { .id = "team-a", .max_sandboxes = 2, .max_sandbox_hours = 24 };
@@ -56,6 +57,27 @@ size_t alive_machines(void)
         return n;
 }
 
+size_t warm_machines(void)
+{
+        size_t n = 0;
+        pthread_mutex_lock(&lock);
+        for (size_t i = 0; i < machine_count; i++)
+                n += machines[i].alive && machines[i].warm;
+        pthread_mutex_unlock(&lock);
+        return n;
+}
+
+struct machine *machine_of(const char *id)
+{
+        struct machine *found = NULL;
+        pthread_mutex_lock(&lock);
+        for (size_t i = 0; i < machine_count && !found; i++)
+                if (str_ends(machines[i].dir, id))
+                        found = &machines[i];
+        pthread_mutex_unlock(&lock);
+        return found;
+}
+
 int vm_template_open(const char *build_dir, const char *kit_root, const char *backend, struct vm_template **ret, struct error *err)
 {
         (void)kit_root, (void)backend;
@@ -70,9 +92,31 @@ void vm_template_close(struct vm_template *t)
         free(t);
 }
 
-int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+static struct machine *machine_new(const struct vm_fork *f, bool warm)
 {
         int fds[2];
+        assert_int_equal(pipe(fds), 0);
+        pthread_mutex_lock(&lock);
+        assert_true(machine_count < MACHINES);
+        struct machine *m = &machines[machine_count];
+        *m = (struct machine){ .dir = xstrdup(f->dir), .exit_read = fds[0], .exit_write = fds[1], .expires_ns = f->expires_at_ns, .alive = true, .running = !warm, .warm = warm };
+        machine_count++;
+        pthread_mutex_unlock(&lock);
+        return m;
+}
+
+static void told(const json_t *wake, const json_t *egress)
+{
+        pthread_mutex_lock(&lock);
+        json_decref(last_wake);
+        last_wake = json_deep_copy(wake);
+        json_decref(last_egress);
+        last_egress = egress ? json_deep_copy(egress) : NULL;
+        pthread_mutex_unlock(&lock);
+}
+
+int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
         if (restore_fails)
                 return error_set(err, ERROR_INTERNAL, "the machine did not wake");
         assert_true(path_exists(f->dir));
@@ -84,21 +128,47 @@ int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
         }
         if (resume_fails) /* it has run, and used its memory up */
                 return error_set(err, ERROR_INTERNAL, "the machine did not wake");
-        assert_int_equal(pipe(fds), 0);
-        pthread_mutex_lock(&lock);
-        assert_true(machine_count < MACHINES);
-        struct machine *m = &machines[machine_count++];
-        *m = (struct machine){ .dir = xstrdup(f->dir), .exit_read = fds[0], .exit_write = fds[1], .expires_ns = f->expires_at_ns, .alive = true, .running = true };
-        json_decref(last_wake);
-        last_wake = json_deep_copy(f->wake);
-        json_decref(last_egress);
-        last_egress = f->egress ? json_deep_copy(f->egress) : NULL;
-        pthread_mutex_unlock(&lock);
+        struct machine *m = machine_new(f, false);
+        told(f->wake, f->egress);
         if (dead_on_arrival)
                 machine_die(m);
         *ret = xcalloc(1, sizeof **ret);
         (*ret)->machine = m;
         return 0;
+}
+
+int vm_restore_warm(const struct vm_fork *f, struct vm **ret, struct error *err)
+{
+        assert_true(path_exists(f->dir));
+        assert_null(f->wake);
+        assert_true(f->expires_at_ns > 0); /* nobody may be left to end it */
+        __atomic_add_fetch(&warm_tries, 1, __ATOMIC_SEQ_CST);
+        if (warm_fails)
+                return error_set(err, ERROR_INTERNAL, "the machine did not warm up");
+        struct machine *m = machine_new(f, true);
+        *ret = xcalloc(1, sizeof **ret);
+        (*ret)->machine = m;
+        return 0;
+}
+
+int vm_hand_over(struct vm *vm, const json_t *egress, const json_t *wake, struct error *err)
+{
+        pthread_mutex_lock(&lock);
+        bool once = vm->machine->warm, alive = vm->machine->alive;
+        vm->machine->warm = false;
+        pthread_mutex_unlock(&lock);
+        assert_true(once);
+        if (hand_over_fails || !alive)
+                return error_set(err, ERROR_UNAVAILABLE, "the virtual machine has ended");
+        vm->machine->running = true;
+        told(wake, egress);
+        return 0;
+}
+
+pid_t vm_pid(const struct vm *vm)
+{
+        (void)vm;
+        return 0; /* measures as nothing */
 }
 
 int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err)
@@ -252,7 +322,8 @@ void wait_for_records(size_t n)
 struct sandbox_manager *manager_open(const char *backend)
 {
         static const unsigned char secret[ROOT_SECRET_LEN] = { 7 };
-        struct sandbox_settings s = { .data_dir = data_dir, .kit_root = "/kit", .backend = backend, .root_secret = secret };
+        struct sandbox_settings s = { .data_dir = data_dir, .kit_root = "/kit", .backend = backend, .root_secret = secret,
+                                      .pool_max = pool_max, .pool_bytes = (uint64_t)pool_mib << 20 };
         struct sandbox_manager *m = NULL;
         assert_int_equal(sandbox_manager_new(&s, &m, NULL), 0);
         return m;
@@ -265,7 +336,8 @@ int setup(void **state)
         assert_non_null(mkdtemp(data_dir));
         store = json_object();
         machine_count = 0;
-        restore_fails = resume_fails = pause_fails = put_fails = dead_on_arrival = false;
+        warm_tries = 0;
+        restore_fails = resume_fails = pause_fails = put_fails = dead_on_arrival = warm_fails = hand_over_fails = false;
         *state = manager_open("tcg");
         return 0;
 }
