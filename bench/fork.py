@@ -24,13 +24,14 @@ def first_command(sandbox):
 
 
 def private_mib(sandbox_id):
-    """Private memory of the VM's QEMU and shim, by smaps_rollup."""
+    """What the VM's QEMU and shim have written, by smaps_rollup. (Their private clean pages, of programs and of the template's memory, are shared
+    as soon as there is a second VM.)"""
     total = 0
     for cmdline in glob.glob('/proc/[0-9]*/cmdline'):
         try:
             if sandbox_id.encode() in open(cmdline, 'rb').read():
                 for line in open(os.path.dirname(cmdline) + '/smaps_rollup'):
-                    if line.startswith(('Private_Clean', 'Private_Dirty')):
+                    if line.startswith('Anonymous:'):
                         total += int(line.split()[1])
         except OSError:
             continue
