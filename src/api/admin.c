@@ -29,6 +29,7 @@ static const struct {
         { "max_sandbox_hours", offsetof(struct team, max_sandbox_hours), 1, 24 * 365 },
         { "max_context_mb", offsetof(struct team, max_context_mb), 1, 1 << 24 },
         { "max_contexts_mb", offsetof(struct team, max_contexts_mb), 1, 1 << 24 },
+        { "max_log_mb", offsetof(struct team, max_log_mb), 1, 256 },
         { "max_requests_per_second", offsetof(struct team, max_requests_per_second), 0, 1000000 },
 };
 #define LIMITS (sizeof(limits) / sizeof(*limits))

@@ -30,7 +30,7 @@
 enum { OPT_URL = 0x100, OPT_TOKEN_FILE, OPT_DATA_DIR, OPT_JSON, OPT_SLUG, OPT_SYSTEM, OPT_REASON, OPT_DRY_RUN, OPT_TIMEOUT, OPT_COUNT, OPT_LIMIT };
 
 static const char *const limit_keys[] = { "max_vcpus", "max_memory_mb", "max_disk_mb", "max_concurrent_builds", "max_sandboxes",
-                                          "max_sandbox_hours", "max_context_mb", "max_contexts_mb", "max_requests_per_second" };
+                                          "max_sandbox_hours", "max_context_mb", "max_contexts_mb", "max_log_mb", "max_requests_per_second" };
 #define LIMITS (int)(sizeof(limit_keys) / sizeof(*limit_keys))
 
 static const struct argp_option options[] = {
@@ -52,7 +52,8 @@ static const struct argp_option options[] = {
         { "max-sandbox-hours", OPT_LIMIT + 5, "N", 0, 0, 3 },
         { "max-context-mb", OPT_LIMIT + 6, "N", 0, 0, 3 },
         { "max-contexts-mb", OPT_LIMIT + 7, "N", 0, 0, 3 },
-        { "max-requests-per-second", OPT_LIMIT + 8, "N", 0, 0, 3 },
+        { "max-log-mb", OPT_LIMIT + 8, "N", 0, 0, 3 },
+        { "max-requests-per-second", OPT_LIMIT + 9, "N", 0, 0, 3 },
         {},
 };
 
@@ -317,7 +318,7 @@ static int list_teams(struct admin *a, struct error *err)
 {
         static const char *const columns[] = { "slug", "name", "id", "system", "blocked", "max_vcpus", "max_memory_mb", "max_disk_mb",
                                                "max_concurrent_builds", "max_sandboxes", "max_sandbox_hours", "max_context_mb",
-                                               "max_contexts_mb", "max_requests_per_second", NULL };
+                                               "max_contexts_mb", "max_log_mb", "max_requests_per_second", NULL };
 
         return admin_list(a, "/cluster/teams", columns, err);
 }

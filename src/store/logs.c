@@ -4,7 +4,7 @@
  * has, for each level, how many entries at or above it come before the chunk: a page at any offset of any filter is found by
  * halving over the chunks, not by reading the log from its start. The first entry's time does the same for cursors.
  *
- * A build keeps at most RECORDS_LOG_MAX_BYTES of messages; one line says so where the rest is dropped. Lines without a
+ * A build keeps at most its team's max_log_mb of messages, as it was at the first line; one line says so where the rest is dropped. Lines without a
  * step are the build's own ("Build failed: …"); they still get in until RECORDS_LOG_RESERVE_BYTES more.
  */
 #include <endian.h>
@@ -55,7 +55,7 @@ void log_entries_free(struct log_entry *entries, size_t count)
 }
 
 struct log_meta {
-        int64_t chunks, bytes;
+        int64_t chunks, bytes, limit;
         int64_t before[LEVELS]; /* totals */
         int64_t last_ns;
         bool truncated;
@@ -71,6 +71,7 @@ static int meta_load(struct records *r, const char *build_id, struct log_meta *r
         *ret = (struct log_meta){
                 .chunks = json_int(j, "chunks", 0),
                 .bytes = json_int(j, "bytes", 0),
+                .limit = json_int(j, "limit", RECORDS_LOG_MAX_BYTES),
                 .last_ns = json_int(j, "last", 0),
                 .truncated = json_bool(j, "truncated", false),
         };
@@ -81,8 +82,8 @@ static int meta_load(struct records *r, const char *build_id, struct log_meta *r
 
 static json_t *meta_json(const struct log_meta *m)
 {
-        return json_pack("{s:I, s:I, s:I, s:b, s:[I,I,I,I]}", "chunks", (json_int_t)m->chunks, "bytes", (json_int_t)m->bytes, "last",
-                         (json_int_t)m->last_ns, "truncated", m->truncated, "counts", (json_int_t)m->before[0],
+        return json_pack("{s:I, s:I, s:I, s:I, s:b, s:[I,I,I,I]}", "chunks", (json_int_t)m->chunks, "bytes", (json_int_t)m->bytes, "limit",
+                         (json_int_t)m->limit, "last", (json_int_t)m->last_ns, "truncated", m->truncated, "counts", (json_int_t)m->before[0],
                          (json_int_t)m->before[1], (json_int_t)m->before[2], (json_int_t)m->before[3]);
 }
 
@@ -151,7 +152,7 @@ static void add_entry(struct appender *a, int64_t time_ns, int level, const char
 
 static bool has_room(struct appender *a, const struct log_entry *e, int64_t time_ns)
 {
-        int64_t limit = RECORDS_LOG_MAX_BYTES + (e->step ? 0 : RECORDS_LOG_RESERVE_BYTES);
+        int64_t limit = a->meta.limit + (e->step ? 0 : RECORDS_LOG_RESERVE_BYTES);
         static const char notice[] = "[log limit reached: later output of this build is not kept]";
 
         if (a->meta.bytes + (int64_t)strlen(e->message) <= limit)
@@ -194,6 +195,23 @@ static void append_entry(struct appender *a, const struct log_entry *e)
         } while (left > 0);
 }
 
+/* A build whose record is gone, or that has none yet, gets the default. */
+static int64_t team_limit(struct records *r, const char *build_id)
+{
+        struct build_record *b = NULL;
+        struct template_record *t = NULL;
+        struct team *team = NULL;
+        int64_t limit = RECORDS_LOG_MAX_BYTES;
+
+        if (records_build_get(r, build_id, &b, NULL) == 0 && records_template_get(r, b->template_id, &t, NULL) == 0 &&
+            records_team_get(r, t->team_id, &team, NULL) == 0)
+                limit = (int64_t)team->max_log_mb << 20;
+        team_free(team);
+        template_record_free(t);
+        build_record_free(b);
+        return limit;
+}
+
 /* Takes entries until a transaction is full; returns how many. */
 static int append_once(struct records *r, const char *build_id, const struct log_entry *entries, size_t count, size_t *ret_taken,
                        struct error *err)
@@ -207,9 +225,11 @@ static int append_once(struct records *r, const char *build_id, const struct log
 
         if (x < 0)
                 return x;
+        if (revision == 0)
+                a.meta.limit = team_limit(r, build_id);
         a.at_start = a.meta;
         first_chunk = a.meta.chunks;
-        /* One message is at most RECORDS_LOG_MAX_BYTES, which may fill many chunks: stay far below a transaction's limit. */
+        /* One message is at most the limit, which may fill many chunks: stay far below a transaction's limit. */
         for (; i < count && a.meta.chunks - first_chunk < 8; i++)
                 append_entry(&a, &entries[i]);
         chunk_close(&a);

@@ -23,6 +23,7 @@ struct team {
         char *blocked_reason; /* or NULL */
         unsigned max_vcpus, max_memory_mb, max_disk_mb, max_concurrent_builds, max_sandboxes, max_sandbox_hours;
         unsigned max_context_mb, max_contexts_mb; /* one uploaded archive; all that are kept */
+        unsigned max_log_mb;                      /* of messages a build */
         unsigned max_requests_per_second;         /* 0: no limit */
 };
 void team_free(struct team *t);
@@ -205,7 +206,7 @@ struct log_entry {
         char *step;  /* NULL, "base", "finalize" or a decimal */
         char *message;
 };
-#define RECORDS_LOG_MAX_BYTES (16 * 1024 * 1024)  /* of messages a build */
+#define RECORDS_LOG_MAX_BYTES (16 * 1024 * 1024)  /* of messages a build, where its team has no max_log_mb of its own */
 #define RECORDS_LOG_RESERVE_BYTES (64 * 1024)     /* more for lines without a step: how the build ended */
 void log_entries_free(struct log_entry *entries, size_t count);
 int records_log_append(struct records *r, const char *build_id, const struct log_entry *entries, size_t count, struct error *err);

@@ -35,9 +35,9 @@ static json_t *team_to_json(const struct team *t)
                                             "max_memory_mb", (json_int_t)t->max_memory_mb, "max_disk_mb", (json_int_t)t->max_disk_mb,
                                             "max_concurrent_builds", (json_int_t)t->max_concurrent_builds, "max_sandboxes",
                                             (json_int_t)t->max_sandboxes, "max_sandbox_hours", (json_int_t)t->max_sandbox_hours));
-        json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "max_context_mb", (json_int_t)t->max_context_mb, "max_contexts_mb",
-                                            (json_int_t)t->max_contexts_mb, "max_requests_per_second",
-                                            (json_int_t)t->max_requests_per_second));
+        json_object_update_new(j, json_pack("{s:I, s:I, s:I, s:I}", "max_context_mb", (json_int_t)t->max_context_mb, "max_contexts_mb",
+                                            (json_int_t)t->max_contexts_mb, "max_log_mb", (json_int_t)t->max_log_mb,
+                                            "max_requests_per_second", (json_int_t)t->max_requests_per_second));
         return j;
 }
 
@@ -60,6 +60,7 @@ static struct team *team_from_json(const json_t *j)
         t->max_sandbox_hours = (unsigned)json_int(j, "max_sandbox_hours", t->max_sandbox_hours);
         t->max_context_mb = (unsigned)json_int(j, "max_context_mb", t->max_context_mb);
         t->max_contexts_mb = (unsigned)json_int(j, "max_contexts_mb", t->max_contexts_mb);
+        t->max_log_mb = (unsigned)json_int(j, "max_log_mb", t->max_log_mb);
         t->max_requests_per_second = (unsigned)json_int(j, "max_requests_per_second", t->max_requests_per_second);
         return t;
 }
@@ -74,6 +75,7 @@ void team_defaults(struct team *t)
         t->max_sandbox_hours = 24;
         t->max_context_mb = 16384;
         t->max_contexts_mb = 51200;
+        t->max_log_mb = RECORDS_LOG_MAX_BYTES >> 20;
         t->max_requests_per_second = 0;
 }
 

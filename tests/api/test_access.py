@@ -114,6 +114,18 @@ class Access(TemplateCase):
         self.server.admin("set-limits", "slow", "--max-requests-per-second", "0")
         self.assertEqual([self.server.request("GET", "/templates", key=key).status for _ in range(20)], [200] * 20)
 
+    def test_limit_log(self):
+        key = self.server.team("quiet", "--max-log-mb", "1")
+        b = self.create("talks", key)
+        self.server.records("start", b["buildID"])
+        for i in range(3):
+            self.server.records("log", b["buildID"], entries=[{"level": 1, "step": "1", "message": f"{i}" + "x" * 400_000}])
+        self.server.records("log", b["buildID"], entries=[{"level": 3, "message": "Build failed: of itself"}])
+        path = f"/templates/{b['templateID']}/builds/{b['buildID']}/status"
+        entries = self.expect(200, "GET", path, key=key).json["logEntries"]
+        self.assertEqual(sum("x" * 100 in e["message"] for e in entries), 2 * 13)  # pieces of at most 32 KiB
+        self.assertEqual([e["message"] for e in entries[-2:]], ["[log limit reached: later output of this build is not kept]", "Build failed: of itself"])
+
     def test_limit_context_size_and_quota(self):
         key = self.server.team("small", "--max-context-mb", "1", "--max-contexts-mb", "2")
         t = self.create("up", key)["templateID"]
