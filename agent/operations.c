@@ -255,8 +255,6 @@ static int run_wake(const json_t *request, json_t *id, json_t **ret, struct erro
         cgroup_rehearse(false);
         if (r >= 0)
                 r = run_init(request, id, ret, err);
-        if (r >= 0)
-                freezer_thaw();
         return r;
 }
 
@@ -279,7 +277,7 @@ static const struct operation operations[] = {
         { "thaw", run_thaw, NULL },
         { "prepare-snapshot", run_prepare_snapshot, NULL },
         { "warm", run_warm, NULL },
-        { "wake", run_wake, NULL },
+        { "wake", run_wake, freezer_thaw }, /* answered first: what is thawed wants the processor too */
         { "init", run_init, NULL },
         { "power-off", run_power_off, guest_power_off },
 };

@@ -1,6 +1,7 @@
 /* Making a sandbox: a place in the team's limit, the directory, the fork, the record, and only then the sandbox is shown
  * (manager.h says why in this order). Whatever fails takes the earlier stages back.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -204,6 +205,15 @@ int manager_template(struct sandbox_manager *m, const char *build_id, struct vm_
         return r < 0 ? r : template_cache_acquire(m->templates, build_id, dir, ret, err);
 }
 
+/* The entry counts as a user of the build from now on (sandbox_build_used()), and housekeeping asks for users after it has read the record: so
+ * either it sees this one, or this one sees that the template was deleted. */
+static int still_there(struct sandbox_manager *m, const struct sandbox_spec *s, struct error *err)
+{
+        CLEANUP(cleanup_template) struct template_record *t = NULL;
+        int r = records_template_get(m->records, s->template_->id, &t, err);
+        return r == -ENOENT ? error_set(err, ERROR_NOT_FOUND, "template '%s' was deleted meanwhile", s->template_->id) : r;
+}
+
 static int create(struct sandbox_manager *m, const struct sandbox_spec *spec, struct sandbox_info **ret, struct error *err)
 {
         int r = sandbox_timeout_check(spec->timeout_s, spec->team->max_sandbox_hours, false, err);
@@ -223,7 +233,9 @@ static int create(struct sandbox_manager *m, const struct sandbox_spec *spec, st
                 return r;
         }
         pool_member_free(ready);
-        r = manager_check_network(m, e->info, err);
+        r = still_there(m, spec, err);
+        if (r == 0)
+                r = manager_check_network(m, e->info, err);
         if (r == 0)
                 r = start(m, e, spec, err);
         if (r == 0)

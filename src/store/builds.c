@@ -7,6 +7,7 @@
  *
  * Everything that leaves "waiting or building" takes the row active/<team>/<build> away in the same transaction.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -362,9 +363,33 @@ int records_builds_interrupted(struct records *r, const char *reason, struct err
         return fail_all(r, BUILD_EVENT_INTERRUPT, INT64_MAX, reason, err);
 }
 
+/* A process that was killed while it deleted a template left its builds active. */
+static int fail_orphans(struct records *r, struct error *err)
+{
+        struct build_record **active;
+        size_t count;
+        int x = builds_active(r, NULL, NULL, &active, &count, err), failed = 0;
+
+        if (x < 0)
+                return x;
+        for (size_t i = 0; x == 0 && i < count; i++) {
+                CLEANUP(cleanup_template) struct template_record *t = NULL;
+
+                x = records_template_get(r, active[i]->template_id, &t, err);
+                if (x == -ENOENT) {
+                        x = records_build_fail(r, active[i]->id, BUILD_REASON_CANCELLED, NULL, err);
+                        failed++;
+                }
+        }
+        build_records_free(active, count);
+        return x < 0 ? x : failed;
+}
+
 int records_builds_expire(struct records *r, int64_t before_ns, struct error *err)
 {
-        return fail_all(r, BUILD_EVENT_EXPIRE, before_ns, BUILD_REASON_WAITED, err);
+        int orphans = fail_orphans(r, err), expired = orphans < 0 ? orphans : fail_all(r, BUILD_EVENT_EXPIRE, before_ns, BUILD_REASON_WAITED, err);
+
+        return expired < 0 ? expired : orphans + expired;
 }
 
 int records_build_list(struct records *r, const char *template_id, const struct list_cursor *after, size_t limit,

@@ -179,7 +179,8 @@ int records_build_list(struct records *r, const char *template_id, const struct 
 /* The waiting and building builds of all teams. */
 int records_builds_active(struct records *r, struct build_record ***ret, size_t *count, struct error *err);
 int records_team_builds_active(struct records *r, const char *team_id, struct build_record ***ret, size_t *count, struct error *err);
-/* Fails the builds that wait for their trigger since before `before_ns` (template-api 14.1). Returns how many. */
+/* Fails the builds that wait for their trigger since before `before_ns` (template-api 14.1), and those whose template was deleted by a
+ * process that did not get to them. Returns how many. */
 int records_builds_expire(struct records *r, int64_t before_ns, struct error *err);
 
 /* Tags. The name of a tag must satisfy name_is_tag(). */

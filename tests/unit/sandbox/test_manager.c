@@ -77,6 +77,10 @@ static void test_failed_create_leaves_nothing(void **state)
         assert_true(create(m, &team_a, 60, &i, &err) < 0);
         assert_int_equal(err.kind, ERROR_UNAVAILABLE);
         put_fails = false;
+        template_deleted = true; /* since it was resolved */
+        assert_true(create(m, &team_a, 60, &i, &err) < 0);
+        assert_int_equal(err.kind, ERROR_NOT_FOUND);
+        template_deleted = false;
         build.id = "old-format";
         assert_true(create(m, &team_a, 60, &i, &err) < 0);
         build.id = "build";

@@ -2,6 +2,7 @@
 #include "temporary.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/str.h"
 
 static void state_is(struct temporary *t, const char *id, enum build_state state, const char *reason)
@@ -209,6 +210,33 @@ static void interrupts_and_expires(void **state)
         team_free(acme);
 }
 
+/* What a process leaves that was killed behind the first transaction of a deletion. */
+static void ends_builds_of_a_cut_off_deletion(void **state)
+{
+        struct temporary *t = *state;
+        struct team *acme = temporary_team(t, "acme", false);
+        struct registered gone = {}, kept = {};
+        struct store_value v;
+        struct error err;
+
+        assert_int_equal(temporary_register(t, acme, "gone", "v1", &gone, &err), 0);
+        assert_int_equal(temporary_register(t, acme, "kept", "v1", &kept, &err), 0);
+        CLEANUP_FREE char *key = xasprintf("template/%s", gone.template->id);
+        assert_int_equal(store_get(t->store, key, &v, &err), 0);
+        CLEANUP_JSON json_t *j = json_loadb(v.data, v.len, 0, NULL);
+        json_object_set_new(j, "deleted", json_true());
+        CLEANUP_FREE char *text = json_dumps(j, 0);
+        assert_int_equal(store_put(t->store, key, text, strlen(text), &err), 0);
+        store_value_free(&v);
+        assert_int_equal(records_builds_expire(t->records, 0, &err), 1);
+        state_is(t, gone.build->id, BUILD_ERROR, BUILD_REASON_CANCELLED);
+        state_is(t, kept.build->id, BUILD_WAITING, NULL);
+        assert_int_equal(records_builds_expire(t->records, 0, &err), 0);
+        registered_free(&gone);
+        registered_free(&kept);
+        team_free(acme);
+}
+
 static void deletes_for_good(void **state)
 {
         struct temporary *t = *state;
@@ -367,7 +395,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(registers), TEST(rebuilds_by_id), TEST(limits_builds), TEST(checks_resources), TEST(moves_through_states),
-                TEST(cancels_overlapping_only), TEST(interrupts_and_expires), TEST(deletes_for_good), TEST(tags_by_hand),
+                TEST(cancels_overlapping_only), TEST(interrupts_and_expires), TEST(ends_builds_of_a_cut_off_deletion), TEST(deletes_for_good), TEST(tags_by_hand),
                 TEST(lists_in_pages), TEST(lists_builds), TEST(keeps_sandboxes),
         };
 
