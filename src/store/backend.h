@@ -12,6 +12,7 @@ struct store_write {
         char *key;
         void *data; /* NULL = delete */
         size_t len;
+        int64_t lease; /* 0 = none */
 };
 
 struct store_txn {
@@ -26,6 +27,10 @@ struct store_backend {
         int (*range)(void *impl, const char *prefix, const char *after, size_t limit, struct store_value **ret,
                      size_t *ret_count, struct error *err);
         int (*commit)(void *impl, const struct store_txn *t, struct error *err);
+        int (*lease_new)(void *impl, int ttl_ms, int64_t *ret, struct error *err);
+        int (*lease_renew)(void *impl, int64_t lease, struct error *err);
+        int (*lease_end)(void *impl, int64_t lease, struct error *err);
+        int (*watch)(void *impl, const char *prefix, struct store_watch **ret, struct error *err);
         int (*backup)(void *impl, const char *path, struct error *err);
         void (*close)(void *impl);
 };

@@ -19,14 +19,11 @@
 #include "base/failpoint.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "store/backend.h"
+#include "store/sqlite_internal.h"
 
 #define BUSY_TIMEOUT_MS 10000
 #define WAL_KEEP_BYTES (64 << 20)
-#define READERS 4
-#define TABLES_VERSION 1 /* PRAGMA user_version; 0 was the same tables before they had a version */
-
-enum statement { GET, RANGE_FROM, RANGE_AFTER, REVISION, PUT, DELETE, NEXT, BEGIN, COMMIT, ROLLBACK, STATEMENTS };
+#define TABLES_VERSION 2 /* PRAGMA user_version; 0 and 1 had no leases, 0 no version */
 
 static const char *const statement_sql[STATEMENTS] = {
         [GET] = "SELECT key, value, revision FROM kv WHERE key = ?1",
@@ -36,25 +33,17 @@ static const char *const statement_sql[STATEMENTS] = {
         [PUT] = ("INSERT INTO kv (key, value, revision) VALUES (?1, ?2, ?3) "
                  "ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision"),
         [DELETE] = "DELETE FROM kv WHERE key = ?1",
+        [LEASE] = "SELECT 1 FROM lease WHERE id = ?1",
+        [LEASE_KEY] = "INSERT INTO leased (key, lease) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET lease = excluded.lease",
+        [UNLEASE_KEY] = "DELETE FROM leased WHERE key = ?1",
         [NEXT] = "UPDATE counter SET n = n + 1 RETURNING n",
         [BEGIN] = "BEGIN IMMEDIATE",
         [COMMIT] = "COMMIT",
         [ROLLBACK] = "ROLLBACK",
 };
 
-struct connection {
-        pthread_mutex_t lock;
-        sqlite3 *db;
-        sqlite3_stmt *statements[STATEMENTS];
-};
-
-struct sqlite_store {
-        struct connection writer, readers[READERS];
-        char *file;
-};
-
 /* A full disk, a quota and a locked file may pass; the rest is ours or the disk's fault. */
-static int sqlite_error(sqlite3 *db, int rc, struct error *err, const char *what)
+int sqlite_error(sqlite3 *db, int rc, struct error *err, const char *what)
 {
         int saved = db ? sqlite3_system_errno(db) : 0;
 
@@ -65,7 +54,7 @@ static int sqlite_error(sqlite3 *db, int rc, struct error *err, const char *what
         return error_set(err, ERROR_INTERNAL, "store: %s: %s", what, db ? sqlite3_errmsg(db) : sqlite3_errstr(rc));
 }
 
-static sqlite3_stmt *statement_begin(struct connection *c, enum statement s)
+sqlite3_stmt *statement_begin(struct connection *c, enum statement s)
 {
         sqlite3_stmt *p = c->statements[s];
 
@@ -79,8 +68,7 @@ static void bind_text(sqlite3_stmt *p, int index, const char *s)
         sqlite3_bind_text(p, index, s, -1, SQLITE_STATIC);
 }
 
-/* Runs a statement that returns no rows that matter. */
-static int statement_run(struct connection *c, sqlite3_stmt *p, const char *what, struct error *err)
+int statement_run(struct connection *c, sqlite3_stmt *p, const char *what, struct error *err)
 {
         int rc;
 
@@ -132,6 +120,8 @@ static void sqlite_close(void *impl)
 
         if (!s)
                 return;
+        leases_close(s->leases);
+        watch_hub_free(s->hub);
         /* The writer last: the last connection to close folds the WAL into the file. */
         for (int i = 0; i < READERS; i++)
                 connection_close(&s->readers[i]);
@@ -225,6 +215,9 @@ int sqlite_open(const char *path, void **ret, struct error *err)
                           "PRAGMA max_page_count = %llu;"
                           "CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL, revision INTEGER NOT NULL);"
                           "CREATE TABLE IF NOT EXISTS counter (n INTEGER NOT NULL);"
+                          "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_ms INTEGER NOT NULL);"
+                          "CREATE TABLE IF NOT EXISTS leased (key TEXT PRIMARY KEY NOT NULL, lease INTEGER NOT NULL) WITHOUT ROWID;"
+                          "CREATE INDEX IF NOT EXISTS leased_by ON leased (lease);"
                           "INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);"
                           "PRAGMA user_version = %d;",
                           WAL_KEEP_BYTES, quota_mb ? (unsigned long long)quota_mb << 8 : 1073741823ULL, TABLES_VERSION);
@@ -233,6 +226,9 @@ int sqlite_open(const char *path, void **ret, struct error *err)
         r = connection_open(&s->writer, file, setup, err);
         for (int i = 0; r == 0 && i < READERS; i++)
                 r = connection_open(&s->readers[i], file, "PRAGMA synchronous = FULL;", err);
+        s->hub = watch_hub_new();
+        if (r == 0)
+                r = leases_open(s, err);
         if (r < 0) {
                 sqlite_close(s);
                 return r;
@@ -377,21 +373,49 @@ static int next_revision(struct connection *c, int64_t *ret, struct error *err)
         return rc == SQLITE_DONE ? 0 : sqlite_error(c->db, rc, err, "write");
 }
 
-static int do_write(struct connection *c, const struct store_write *w, int64_t revision, struct error *err)
+/* Binds a key to the lease of the write, or to none. */
+static int do_lease(struct connection *c, const struct store_write *w, struct error *err)
 {
+        sqlite3_stmt *p;
+
+        if (w->lease) {
+                int rc;
+
+                p = statement_begin(c, LEASE);
+                sqlite3_bind_int64(p, 1, w->lease);
+                rc = sqlite3_step(p);
+                sqlite3_reset(p);
+                if (rc == SQLITE_DONE)
+                        return error_set(err, ERROR_NOT_FOUND, "store: the lease of '%s' has ended", w->key);
+                if (rc != SQLITE_ROW)
+                        return sqlite_error(c->db, rc, err, "read");
+        }
+        p = statement_begin(c, w->lease ? LEASE_KEY : UNLEASE_KEY);
+        bind_text(p, 1, w->key);
+        if (w->lease)
+                sqlite3_bind_int64(p, 2, w->lease);
+        return statement_run(c, p, "write", err);
+}
+
+static int do_write(struct sqlite_store *s, const struct store_write *w, int64_t revision, struct error *err)
+{
+        struct connection *c = &s->writer;
         sqlite3_stmt *p = statement_begin(c, w->data ? PUT : DELETE);
+        int r;
 
         bind_text(p, 1, w->key);
         if (w->data) {
                 sqlite3_bind_blob(p, 2, w->data, (int)w->len, SQLITE_STATIC);
                 sqlite3_bind_int64(p, 3, revision);
         }
-        return statement_run(c, p, "write", err);
+        r = statement_run(c, p, "write", err);
+        s->any_leased = s->any_leased || w->lease;
+        return r < 0 || !s->any_leased ? r : do_lease(c, w, err);
 }
 
-static int commit_inside(struct connection *c, const struct store_txn *t, struct error *err)
+static int commit_inside(struct sqlite_store *s, const struct store_txn *t, int64_t *ret_revision, struct error *err)
 {
-        int64_t revision = 0;
+        struct connection *c = &s->writer;
         int r;
 
         for (size_t i = 0; i < t->condition_count; i++)
@@ -399,9 +423,9 @@ static int commit_inside(struct connection *c, const struct store_txn *t, struct
                         return r;
         if (t->write_count == 0)
                 return 0;
-        r = next_revision(c, &revision, err);
+        r = next_revision(c, ret_revision, err);
         for (size_t i = 0; r == 0 && i < t->write_count; i++)
-                r = do_write(c, &t->writes[i], revision, err);
+                r = do_write(s, &t->writes[i], *ret_revision, err);
         return r;
 }
 
@@ -410,13 +434,15 @@ static const char *first_key(const struct store_txn *t)
         return t->write_count ? t->writes[0].key : "";
 }
 
-static int commit_locked(struct connection *c, const struct store_txn *t, struct error *err)
+int sqlite_commit_locked(struct sqlite_store *s, const struct store_txn *t, struct error *err)
 {
+        struct connection *c = &s->writer;
+        int64_t revision = 0;
         int r = statement_run(c, statement_begin(c, BEGIN), "begin", err);
 
         if (r < 0)
                 return r;
-        r = commit_inside(c, t, err);
+        r = commit_inside(s, t, &revision, err);
         if (r == 0) {
                 failpoint("commit", first_key(t));
                 r = statement_run(c, statement_begin(c, COMMIT), "commit", err);
@@ -425,18 +451,27 @@ static int commit_locked(struct connection *c, const struct store_txn *t, struct
         /* A full disk may have rolled back by itself; then there is nothing to undo. */
         if (r < 0 && !sqlite3_get_autocommit(c->db))
                 statement_run(c, statement_begin(c, ROLLBACK), "roll back", NULL);
+        if (r == 0)
+                watch_hub_publish(s->hub, t, revision);
         return r;
 }
 
 static int sqlite_commit(void *impl, const struct store_txn *t, struct error *err)
 {
-        struct connection *c = &((struct sqlite_store *)impl)->writer;
+        struct sqlite_store *s = impl;
         int r;
 
-        pthread_mutex_lock(&c->lock);
-        r = commit_locked(c, t, err);
-        pthread_mutex_unlock(&c->lock);
+        pthread_mutex_lock(&s->writer.lock);
+        r = sqlite_commit_locked(s, t, err);
+        pthread_mutex_unlock(&s->writer.lock);
         return r;
+}
+
+static int sqlite_watch(void *impl, const char *prefix, struct store_watch **ret, struct error *err)
+{
+        (void)err;
+        *ret = watch_hub_add(((struct sqlite_store *)impl)->hub, prefix);
+        return 0;
 }
 
 /* A connection of its own reads one snapshot of the database, whatever is committed meanwhile. */
@@ -466,6 +501,10 @@ const struct store_backend sqlite_backend = {
         .get = sqlite_get,
         .range = sqlite_range,
         .commit = sqlite_commit,
+        .lease_new = sqlite_lease_new,
+        .lease_renew = sqlite_lease_renew,
+        .lease_end = sqlite_lease_end,
+        .watch = sqlite_watch,
         .backup = sqlite_backup,
         .close = sqlite_close,
 };

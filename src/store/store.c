@@ -94,28 +94,33 @@ void store_txn_expect(struct store_txn *t, const char *key, int64_t revision)
         t->conditions[t->condition_count++] = (struct store_condition){ xstrdup(key), revision };
 }
 
-static void add_write(struct store_txn *t, const char *key, void *data, size_t len)
+static void add_write(struct store_txn *t, const char *key, void *data, size_t len, int64_t lease)
 {
         if (t->write_count == STORE_TXN_MAX) {
                 free(data);
                 t->overflow = true;
                 return;
         }
-        t->writes[t->write_count++] = (struct store_write){ xstrdup(key), data, len };
+        t->writes[t->write_count++] = (struct store_write){ xstrdup(key), data, len, lease };
 }
 
-void store_txn_put(struct store_txn *t, const char *key, const void *data, size_t len)
+void store_txn_put_leased(struct store_txn *t, const char *key, const void *data, size_t len, int64_t lease)
 {
         char *copy = xmalloc(len + 1);
 
         memcpy(copy, data, len);
         copy[len] = '\0';
-        add_write(t, key, copy, len);
+        add_write(t, key, copy, len, lease);
+}
+
+void store_txn_put(struct store_txn *t, const char *key, const void *data, size_t len)
+{
+        store_txn_put_leased(t, key, data, len, 0);
 }
 
 void store_txn_delete(struct store_txn *t, const char *key)
 {
-        add_write(t, key, NULL, 0);
+        add_write(t, key, NULL, 0, 0);
 }
 
 int store_commit(struct store *s, struct store_txn *t, struct error *err)
@@ -127,6 +132,28 @@ int store_commit(struct store *s, struct store_txn *t, struct error *err)
                         return error_set(err, ERROR_LIMIT, "store: a value of %zu bytes is above the limit of %d bytes",
                                          t->writes[i].len, STORE_VALUE_MAX);
         return s->backend->commit(s->impl, t, err);
+}
+
+int store_lease_new(struct store *s, int ttl_ms, int64_t *ret, struct error *err)
+{
+        if (ttl_ms < 1 || ttl_ms > STORE_TTL_MAX_MS)
+                return error_set(err, ERROR_INVALID, "store: a lease lasts 1 to %d ms", STORE_TTL_MAX_MS);
+        return s->backend->lease_new(s->impl, ttl_ms, ret, err);
+}
+
+int store_lease_renew(struct store *s, int64_t lease, struct error *err)
+{
+        return s->backend->lease_renew(s->impl, lease, err);
+}
+
+int store_lease_end(struct store *s, int64_t lease, struct error *err)
+{
+        return s->backend->lease_end(s->impl, lease, err);
+}
+
+int store_watch_new(struct store *s, const char *prefix, struct store_watch **ret, struct error *err)
+{
+        return s->backend->watch(s->impl, prefix, ret, err);
 }
 
 int store_backup(struct store *s, const char *path, struct error *err)
