@@ -33,7 +33,7 @@ packages_of() {
                 ;;
         image) echo debootstrap umoci skopeo docker-registry ;;
         node) echo nodejs npm ;;
-        test) echo busybox-static cpio python3 curl jq attr ;;
+        test) echo busybox-static cpio python3 python3-venv curl jq attr ;;
         bench) echo buildah wrk nginx-light ;;
         lint) echo cppcheck clang-tidy clang shellcheck libclang-rt-14-dev ;;
         esac
