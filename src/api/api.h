@@ -48,6 +48,7 @@ enum api_flags {
         API_JSON_OPTIONAL = 1 << 1, /* an empty body counts as {} */
         API_UPLOAD = 1 << 2,        /* body streams into a temporary file; see struct api_route.upload */
         API_MUTATES = 1 << 3,       /* refused with 403 for a blocked team */
+        API_READS = 1 << 4,         /* reads records, and waits for nothing else: hooks.snapshot is called around authentication and handler */
 };
 
 struct api_route {
@@ -78,6 +79,8 @@ struct api_hooks {
         void (*release_team)(void *data, void *team);
         /* Worker thread, before the answer is sent, for routes with an action; may be NULL. `error` is NULL on success. */
         void (*audit)(void *data, const struct api_request *request, const char *action, int status, const char *error);
+        /* Worker thread: what is read from here to the call with `false` may be of one moment; may be NULL. */
+        void (*snapshot)(void *data, bool begin);
         const char *cluster_token; /* for API_AUTH_CLUSTER */
         void *data;
 };

@@ -379,10 +379,17 @@ static void run_bodyless(struct job *j)
 {
         struct task *t = (struct task *)j;
 
+        const struct api_hooks *hooks = &t->api->hooks;
+        bool snapshot = (t->route->flags & API_READS) && hooks->snapshot;
+
         t->body_ended = true;
+        if (snapshot)
+                hooks->snapshot(hooks->data, true);
         run_authenticate(j);
         if (t->result >= 0)
                 run_handle(j);
+        if (snapshot)
+                hooks->snapshot(hooks->data, false);
 }
 
 static void run_write(struct job *j)

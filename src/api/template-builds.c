@@ -217,7 +217,7 @@ static int followed_build(struct template_service *s, const struct api_request *
 
         if (!uuid_valid(build_id))
                 return error_set(err, ERROR_INVALID, "Invalid build id");
-        r = records_build_get(s->records, build_id, &b, err);
+        r = records_build_peek(s->records, build_id, &b, err);
         if (r >= 0)
                 r = records_template_get(s->records, b->template_id, &t, err);
         if (r == -ENOENT || (r >= 0 && !streq(t->id, template_id)))

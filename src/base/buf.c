@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+#define FORMAT_GUESS 60 /* bytes; what is formatted is mostly shorter, and is then formatted once */
+
 char *buf_reserve(struct buf *b, size_t extra)
 {
         size_t need;
@@ -53,11 +55,13 @@ void buf_vaddf(struct buf *b, const char *format, va_list ap)
         int n;
 
         va_copy(again, ap);
-        n = vsnprintf(NULL, 0, format, again);
+        buf_reserve(b, FORMAT_GUESS);
+        n = vsnprintf(b->data + b->len, b->cap - b->len, format, again);
         va_end(again);
         if (n < 0)
                 abort();
-        vsnprintf(buf_reserve(b, (size_t)n), (size_t)n + 1, format, ap);
+        if ((size_t)n >= b->cap - b->len)
+                vsnprintf(buf_reserve(b, (size_t)n), (size_t)n + 1, format, ap);
         buf_grew(b, (size_t)n);
 }
 

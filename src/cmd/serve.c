@@ -306,11 +306,21 @@ static void audit(void *data, const struct api_request *request, const char *act
         admin_store_audit(&s->admin_store, request, action, status, error);
 }
 
+static void snapshot(void *data, bool begin)
+{
+        struct server *s = data;
+        if (begin)
+                records_snapshot_begin(s->records);
+        else
+                records_snapshot_end(s->records);
+}
+
 static int open_api(struct server *s, struct error *err)
 {
         s->rate = request_rate_new();
         s->admin_store = (struct admin_store){ .records = s->records, .store = s->store, .node = s->options.node_name };
-        const struct api_hooks hooks = { .authenticate = authenticate, .release_team = release_team, .audit = audit, .cluster_token = s->cluster_token, .data = s };
+        const struct api_hooks hooks = { .authenticate = authenticate, .release_team = release_team, .audit = audit, .snapshot = snapshot,
+                                         .cluster_token = s->cluster_token, .data = s };
         int r = api_new(&s->loop, API_WORKERS, &hooks, &s->api);
         if (r == 0)
                 r = api_new(&s->loop, CLUSTER_WORKERS, &hooks, &s->cluster_api);

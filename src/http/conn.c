@@ -390,7 +390,6 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
         struct http_conn *c = stream->data;
 
-        (void)buf;
         if (n == UV_EOF) {
                 c->reading = false;
                 uv_read_stop(stream);
@@ -399,10 +398,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         } else if (n < 0) {
                 conn_close(c);
         } else if (n > 0 && c->session) {
-                buf_grew(&c->raw, (size_t)n);
+                buf_add(&c->raw, buf->base, (size_t)n);
                 receive_coded(c);
         } else if (n > 0) {
-                buf_grew(&c->in, (size_t)n);
+                buf_add(&c->in, buf->base, (size_t)n);
                 conn_process(c);
         }
 }
@@ -412,7 +411,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
         struct http_conn *c = h->data;
 
         (void)suggested;
-        *ret = uv_buf_init(buf_reserve(c->session ? &c->raw : &c->in, CONN_READ_SIZE), CONN_READ_SIZE);
+        *ret = uv_buf_init(c->server->read_buffer, CONN_READ_SIZE);
 }
 
 static void update_reading(struct http_conn *c)

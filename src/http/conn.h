@@ -75,6 +75,8 @@ struct http_server {
         int port;
         struct http_conn *conns, *dirty;
         size_t count;
+        char read_buffer[CONN_READ_SIZE]; /* of whichever connection is being read from: what came is copied, which costs less than
+                                             a buffer of this size for each */
         int handles;
         bool stopping, closing_handles;
         void (*done)(void *data);

@@ -161,19 +161,33 @@ static void add_date(struct buf *b)
         static const char *const days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
         static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                              "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+        static _Thread_local time_t then;
+        static _Thread_local char line[64];
         time_t now = time(NULL);
-        struct tm t;
 
-        gmtime_r(&now, &t);
-        buf_addf(b, "Date: %s, %02d %s %04d %02d:%02d:%02d GMT\r\n", days[t.tm_wday], t.tm_mday, months[t.tm_mon],
-                 t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+        if (now != then) {
+                struct tm t;
+
+                gmtime_r(&now, &t);
+                snprintf(line, sizeof(line), "Date: %s, %02d %s %04d %02d:%02d:%02d GMT\r\n", days[t.tm_wday % 7], t.tm_mday, months[t.tm_mon % 12],
+                         t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+                then = now;
+        }
+        buf_adds(b, line);
 }
 
 /* A line break in a value would start another header, or the body. */
 static void add_clean(struct buf *b, const char *s)
 {
-        for (; *s; s++)
-                buf_addc(b, *s == '\r' || *s == '\n' ? ' ' : *s);
+        for (;;) {
+                size_t n = strcspn(s, "\r\n");
+
+                buf_add(b, s, n);
+                if (!s[n])
+                        return;
+                buf_addc(b, ' ');
+                s += n + 1;
+        }
 }
 
 static void add_headers(struct buf *b, const struct http_headers *h)

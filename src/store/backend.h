@@ -26,6 +26,8 @@ struct store_backend {
         int (*get)(void *impl, const char *key, struct store_value *ret, struct error *err);
         int (*range)(void *impl, const char *prefix, const char *after, size_t limit, struct store_value **ret,
                      size_t *ret_count, struct error *err);
+        void (*snapshot_begin)(void *impl);
+        void (*snapshot_end)(void *impl);
         int (*commit)(void *impl, const struct store_txn *t, struct error *err);
         int (*lease_new)(void *impl, int ttl_ms, int64_t *ret, struct error *err);
         int (*lease_renew)(void *impl, int64_t lease, struct error *err);

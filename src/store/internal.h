@@ -30,6 +30,7 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 #include "store/names.h"
+#include "store/parsed.h"
 #include "store/records.h"
 #include "store/secret.h"
 
@@ -43,6 +44,7 @@ struct records {
         int64_t last_ns;   /* newest timestamp given out; under lock */
         bool sealing;      /* seal_key is set */
         unsigned char seal_key[SECRET_LEN];
+        struct parsed *parsed;
 };
 
 /* Runs `expression` under the lock until it does not end in RECORDS_AGAIN. */

@@ -31,6 +31,7 @@ int records_open(struct store *s, struct records **ret, struct error *err)
                 return x;
         r = xcalloc(1, sizeof(*r));
         r->store = s;
+        r->parsed = parsed_new();
         pthread_mutex_init(&r->lock, NULL);
         *ret = r;
         return 0;
@@ -69,7 +70,18 @@ void records_close(struct records *r)
                 return;
         pthread_mutex_destroy(&r->lock);
         explicit_bzero(r->seal_key, sizeof(r->seal_key));
+        parsed_free(r->parsed);
         free(r);
+}
+
+void records_snapshot_begin(struct records *r)
+{
+        store_snapshot_begin(r->store);
+}
+
+void records_snapshot_end(struct records *r)
+{
+        store_snapshot_end(r->store);
 }
 
 int64_t records_now(struct records *r)
@@ -125,10 +137,10 @@ static int get_value(struct records *r, const char *key, bool optional, struct s
         return x;
 }
 
-static int value_json(struct store_value *v, json_t **ret, struct error *err)
+static int value_json(struct records *r, struct store_value *v, json_t **ret, struct error *err)
 {
         struct error e = {};
-        int x = json_parse(v->data, v->len, ret, &e);
+        int x = parsed_get(r->parsed, v->data, v->len, ret, &e);
 
         return x < 0 ? error_set(err, ERROR_INTERNAL, "store: the value of '%s' is damaged: %s", v->key, e.message) : 0;
 }
@@ -139,7 +151,7 @@ static int take_json(struct records *r, const char *key, bool optional, json_t *
         json_t *j = NULL;
         int x = get_value(r, key, optional, &v, err);
 
-        if (x < 0 || (v.key && (x = value_json(&v, &j, err)) < 0))
+        if (x < 0 || (v.key && (x = value_json(r, &v, &j, err)) < 0))
                 return x;
         *ret = j;
         if (ret_revision)

@@ -130,6 +130,8 @@ int records_build_register(struct records *r, const struct team *team, const str
 /* By ID; deleted ones are ERROR_NOT_FOUND. */
 int records_template_get(struct records *r, const char *id, struct template_record **ret, struct error *err);
 int records_build_get(struct records *r, const char *id, struct build_record **ret, struct error *err);
+/* Without what is sealed (env, image_env, start_context: NULL): who follows a build does not need it. */
+int records_build_peek(struct records *r, const char *id, struct build_record **ret, struct error *err);
 /* waiting -> building; CONFLICT "build is not in waiting state", NOT_FOUND when its template was deleted. */
 int records_build_start(struct records *r, const char *id, struct error *err);
 /* The running builds of the template whose tags overlap with those of `build_id`, other than itself; for cancelling. */
@@ -199,6 +201,10 @@ int records_tags_copy(struct records *r, const char *template_id, const char *fr
 int records_tags_delete(struct records *r, const char *template_id, char *const *tags, struct error *err);
 /* Sorted by name. */
 int records_tags_list(struct records *r, const char *template_id, struct tag_record **ret, size_t *ret_count, struct error *err);
+
+/* store_snapshot_begin() and store_snapshot_end() of its store. */
+void records_snapshot_begin(struct records *r);
+void records_snapshot_end(struct records *r);
 
 /* Build log: appended in batches (chunks, compressed when large), read by offset after the level filter. */
 struct log_entry {

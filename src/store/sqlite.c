@@ -37,6 +37,7 @@ static const char *const statement_sql[STATEMENTS] = {
         [LEASE_KEY] = "INSERT INTO leased (key, lease) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET lease = excluded.lease",
         [UNLEASE_KEY] = "DELETE FROM leased WHERE key = ?1",
         [NEXT] = "UPDATE counter SET n = n + 1 RETURNING n",
+        [SNAPSHOT] = "BEGIN",
         [BEGIN] = "BEGIN IMMEDIATE",
         [COMMIT] = "COMMIT",
         [ROLLBACK] = "ROLLBACK",
@@ -267,14 +268,60 @@ static int get_locked(struct connection *c, const char *key, struct store_value 
         return r;
 }
 
-/* A reader that nobody uses, locked; the first one to wait for when all are in use. */
+/* The reader of this thread's snapshot. */
+static _Thread_local struct {
+        struct sqlite_store *store;
+        struct connection *reader;
+} pinned;
+
+static void sqlite_snapshot_begin(void *impl)
+{
+        struct sqlite_store *s = impl;
+
+        if (pinned.store)
+                return;
+        for (int i = 0; i < READERS; i++) {
+                struct connection *c = &s->readers[i];
+
+                if (pthread_mutex_trylock(&c->lock) != 0)
+                        continue;
+                if (statement_run(c, statement_begin(c, SNAPSHOT), "begin", NULL) == 0) {
+                        pinned.store = s;
+                        pinned.reader = c;
+                        return;
+                }
+                pthread_mutex_unlock(&c->lock);
+        }
+}
+
+static void sqlite_snapshot_end(void *impl)
+{
+        struct connection *c = pinned.reader;
+
+        if (pinned.store != impl)
+                return;
+        statement_run(c, statement_begin(c, COMMIT), "end", NULL);
+        pinned.store = NULL;
+        pinned.reader = NULL;
+        pthread_mutex_unlock(&c->lock);
+}
+
+/* This thread's, or one that nobody uses, locked; the first one to wait for when all are in use. */
 static struct connection *take_reader(struct sqlite_store *s)
 {
+        if (pinned.store == s)
+                return pinned.reader;
         for (int i = 0; i < READERS; i++)
                 if (pthread_mutex_trylock(&s->readers[i].lock) == 0)
                         return &s->readers[i];
         pthread_mutex_lock(&s->readers[0].lock);
         return &s->readers[0];
+}
+
+static void give_back(struct connection *c)
+{
+        if (c != pinned.reader)
+                pthread_mutex_unlock(&c->lock);
 }
 
 static int sqlite_get(void *impl, const char *key, struct store_value *ret, struct error *err)
@@ -283,7 +330,7 @@ static int sqlite_get(void *impl, const char *key, struct store_value *ret, stru
         int r;
 
         r = get_locked(c, key, ret, err);
-        pthread_mutex_unlock(&c->lock);
+        give_back(c);
         return r;
 }
 
@@ -337,7 +384,7 @@ static int sqlite_range(void *impl, const char *prefix, const char *after, size_
         int r;
 
         r = range_locked(c, prefix, after, end, limit, ret, ret_count, err);
-        pthread_mutex_unlock(&c->lock);
+        give_back(c);
         return r;
 }
 
@@ -461,6 +508,7 @@ static int sqlite_commit(void *impl, const struct store_txn *t, struct error *er
         struct sqlite_store *s = impl;
         int r;
 
+        sqlite_snapshot_end(impl); /* what follows shall see the commit */
         pthread_mutex_lock(&s->writer.lock);
         r = sqlite_commit_locked(s, t, err);
         pthread_mutex_unlock(&s->writer.lock);
@@ -500,6 +548,8 @@ int sqlite_verify(const char *path, struct error *err)
 const struct store_backend sqlite_backend = {
         .get = sqlite_get,
         .range = sqlite_range,
+        .snapshot_begin = sqlite_snapshot_begin,
+        .snapshot_end = sqlite_snapshot_end,
         .commit = sqlite_commit,
         .lease_new = sqlite_lease_new,
         .lease_renew = sqlite_lease_renew,

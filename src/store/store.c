@@ -66,6 +66,16 @@ int store_range(struct store *s, const char *prefix, const char *after, size_t l
         return s->backend->range(s->impl, prefix, after, limit, ret, ret_count, err);
 }
 
+void store_snapshot_begin(struct store *s)
+{
+        s->backend->snapshot_begin(s->impl);
+}
+
+void store_snapshot_end(struct store *s)
+{
+        s->backend->snapshot_end(s->impl);
+}
+
 struct store_txn *store_txn_new(void)
 {
         return xcalloc(1, sizeof(struct store_txn));

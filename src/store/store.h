@@ -35,6 +35,11 @@ int store_range(struct store *s, const char *prefix, const char *after, size_t l
                 size_t *ret_count, struct error *err);
 void store_values_free(struct store_value *values, size_t count);
 
+/* Between the two this thread's reads see the store at one moment, and cost less; for a few reads, not for work that waits. A commit of
+ * this thread ends it at once. It may do nothing (all connections in use): then each read sees what is newest, as without it. */
+void store_snapshot_begin(struct store *s);
+void store_snapshot_end(struct store *s);
+
 /* A transaction: all conditions hold -> all writes happen, atomically; else nothing and ERROR_CONFLICT. */
 struct store_txn;
 struct store_txn *store_txn_new(void);

@@ -206,6 +206,68 @@ static void bad_urls(void **state)
         free(quota);
 }
 
+struct other {
+        struct temporary *t;
+        const char *text;
+};
+
+static void *put_other(void *data)
+{
+        const struct other *o = data;
+        struct error err;
+        assert_int_equal(store_put(o->t->store, "k", o->text, strlen(o->text), &err), 0);
+        return NULL;
+}
+
+static void another_thread_puts(struct temporary *t, const char *text)
+{
+        struct other o = { t, text };
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, put_other, &o), 0);
+        pthread_join(thread, NULL);
+}
+
+static void reads(struct temporary *t, const char *text)
+{
+        struct store_value v, *list;
+        struct error err;
+        size_t count;
+        assert_int_equal(store_get(t->store, "k", &v, &err), 0);
+        assert_string_equal(v.data, text);
+        store_value_free(&v);
+        assert_int_equal(store_range(t->store, "k", NULL, 10, &list, &count, &err), 0);
+        assert_int_equal(count, 1);
+        assert_string_equal(list[0].data, text);
+        store_values_free(list, count);
+}
+
+static void snapshots_are_of_one_moment(void **state)
+{
+        struct temporary *t = *state;
+        struct error err;
+        another_thread_puts(t, "one");
+        store_snapshot_begin(t->store);
+        reads(t, "one");
+        another_thread_puts(t, "two");
+        reads(t, "one");
+        store_snapshot_end(t->store);
+        reads(t, "two");
+        store_snapshot_begin(t->store);
+        reads(t, "two");
+        another_thread_puts(t, "three");
+        assert_int_equal(store_put(t->store, "k", "mine", 4, &err), 0); /* ends it */
+        reads(t, "mine");
+        another_thread_puts(t, "four");
+        reads(t, "four");
+        store_snapshot_end(t->store);
+        store_snapshot_end(t->store);
+        for (int i = 0; i < 100; i++) { /* none keeps a connection */
+                store_snapshot_begin(t->store);
+                reads(t, "four");
+                store_snapshot_end(t->store);
+        }
+}
+
 static void set_tables_version(const char *path, const char *pragma)
 {
         sqlite3 *db;
@@ -368,7 +430,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(gets_what_was_put), TEST(keeps_binary_and_empty), TEST(ranges), TEST(transactions), TEST(revisions_never_return),
-                TEST(limits), TEST(full_is_unavailable), TEST(bad_urls), TEST(tables_of_other_versions), TEST(is_private), TEST(threads_lose_nothing), TEST(survives_kill),
+                TEST(limits), TEST(full_is_unavailable), TEST(bad_urls), TEST(tables_of_other_versions), TEST(snapshots_are_of_one_moment), TEST(is_private), TEST(threads_lose_nothing), TEST(survives_kill),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
