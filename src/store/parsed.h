@@ -8,7 +8,7 @@
 #include "base/error.h"
 
 #define PARSED_TEXT_MAX 4096 /* longer ones are parsed each time */
-#define PARSED_SLOTS 1024    /* at most about 20 MiB of them */
+#define PARSED_SLOTS 256     /* at most about 5 MiB of them, a few kB each as a rule: records that change leave one for each state */
 
 struct parsed;
 struct parsed *parsed_new(void);
