@@ -14,45 +14,54 @@
 #include "state.h"
 #include "web.h"
 
-static bool read_parameter(struct http_exchange *x, const char *name, char **ret, bool *ret_present)
+static bool read_parameter(const char *query, const char *name, char **ret, bool *ret_present)
 {
         bool malformed = false;
 
-        *ret = query_get(http_exchange_request(x)->query, name, &malformed);
+        *ret = query_get(query, name, &malformed);
         if (ret_present)
                 *ret_present = *ret;
-        if (!malformed) {
-                if (!*ret)
-                        *ret = xstrdup("");
-                return true;
-        }
-        CLEANUP_FREE char *text = xasprintf("Invalid format for parameter %s: malformed escape\n", name);
+        if (!*ret)
+                *ret = xstrdup("");
+        return !malformed;
+}
 
-        web_accept_plain(x);
-        web_reply(x, 400, "text/plain; charset=utf-8", text, strlen(text));
-        return false;
+int file_query_parse(const char *query, struct file_query *q, char **ret_message)
+{
+        const struct {
+                const char *name;
+                char **value;
+                bool *present;
+        } parameters[] = {
+                { "path", &q->path, NULL }, { "username", &q->username, NULL }, { "signature", &q->signature, NULL },
+                { "signature_expiration", &q->expiration, &q->has_expiration },
+        };
+        uint64_t n;
+
+        *q = (struct file_query){};
+        for (size_t i = 0; i < sizeof(parameters) / sizeof(parameters[0]); i++)
+                if (!read_parameter(query, parameters[i].name, parameters[i].value, parameters[i].present)) {
+                        *ret_message = xasprintf("Invalid format for parameter %s: malformed escape\n", parameters[i].name);
+                        file_query_free(q);
+                        return -EINVAL;
+                }
+        if (q->has_expiration && !str_to_u64(q->expiration + (*q->expiration == '-'), INT64_MAX, &n)) {
+                *ret_message = xstrdup("Invalid format for parameter signature_expiration: not an integer\n");
+                file_query_free(q);
+                return -EINVAL;
+        }
+        return 0;
 }
 
 bool file_query_read(struct http_exchange *x, struct file_query *q)
 {
-        uint64_t n;
+        CLEANUP_FREE char *text = NULL;
 
-        *q = (struct file_query){};
-        if (!read_parameter(x, "path", &q->path, NULL) || !read_parameter(x, "username", &q->username, NULL) ||
-            !read_parameter(x, "signature", &q->signature, NULL) ||
-            !read_parameter(x, "signature_expiration", &q->expiration, &q->has_expiration)) {
-                file_query_free(q);
-                return false;
-        }
-        if (q->has_expiration && !str_to_u64(q->expiration + (*q->expiration == '-'), INT64_MAX, &n)) {
-                static const char text[] = "Invalid format for parameter signature_expiration: not an integer\n";
-
-                web_accept_plain(x);
-                web_reply(x, 400, "text/plain; charset=utf-8", text, sizeof(text) - 1);
-                file_query_free(q);
-                return false;
-        }
-        return true;
+        if (file_query_parse(http_exchange_request(x)->query, q, &text) == 0)
+                return true;
+        web_accept_plain(x);
+        web_reply(x, 400, "text/plain; charset=utf-8", text, strlen(text));
+        return false;
 }
 
 void file_query_free(struct file_query *q)
@@ -86,16 +95,14 @@ char *file_signature(const struct file_query *q, const char *operation, const ch
         return buf_steal(&text);
 }
 
-const char *file_authorise(const struct http_exchange *x, const struct file_query *q, const char *operation,
-                           time_t now)
+const char *file_refusal(const struct file_query *q, const char *operation, const char *token, const char *given, time_t now)
 {
-        const char *given = http_headers_get(&http_exchange_request(x)->headers, "X-Access-Token");
-        CLEANUP_FREE char *token = state_token(), *wanted = NULL;
+        CLEANUP_FREE char *wanted = NULL;
 
         if (!token)
                 return NULL;
         if (given && *given)
-                return state_token_matches(given) ? NULL : "access token present in header but does not match";
+                return str_equal_constant_time(token, given) ? NULL : "access token present in header but does not match";
         if (!*q->signature)
                 return "missing signature query parameter";
         wanted = file_signature(q, operation, token);
@@ -104,6 +111,14 @@ const char *file_authorise(const struct http_exchange *x, const struct file_quer
         if (q->has_expiration && strtoll(q->expiration, NULL, 10) < now)
                 return "signature is already expired";
         return NULL;
+}
+
+const char *file_authorise(const struct http_exchange *x, const struct file_query *q, const char *operation,
+                           time_t now)
+{
+        CLEANUP_FREE char *token = state_token();
+
+        return file_refusal(q, operation, token, http_headers_get(&http_exchange_request(x)->headers, "X-Access-Token"), now);
 }
 
 int file_user(const struct file_query *q, struct user *ret, char **ret_message)

@@ -219,19 +219,22 @@ static int add_entropy(const json_t *request, struct error *err)
 
 static int run_init(const json_t *request, json_t *id, json_t **ret, struct error *err)
 {
-        json_t *token = json_object_get(request, "access_token");
+        json_t *token = json_object_get(request, "access_token"), *hash = json_object_get(request, "access_token_hash");
         json_t *env = json_object_get(request, "env"), *image_env = json_object_get(request, "image_env");
         struct state_update u = {
                 .set_token = token, .token = json_string_value(token),
                 .env = json_is_null(env) ? NULL : env, .image_env = json_is_null(image_env) ? NULL : image_env,
                 .default_user = json_str(request, "default_user"), .default_workdir = json_str(request, "default_workdir"),
                 .sandbox_id = json_str(request, "sandbox_id"), .template_id = json_str(request, "template_id"),
-                .time_ns = json_int(request, "time_ns", 0),
+                .time_ns = json_int(request, "time_ns", 0), .by_host = true,
+                .set_token_hash = hash, .token_hash = json_string_value(hash),
         };
 
         (void)id, (void)ret;
         if (token && !json_is_null(token) && !json_is_string(token))
                 return error_set(err, ERROR_INVALID, "access_token is neither a string nor null");
+        if (hash && !json_is_null(hash) && !json_is_string(hash))
+                return error_set(err, ERROR_INVALID, "access_token_hash is neither a string nor null");
         return state_apply(&u, err);
 }
 

@@ -17,7 +17,9 @@
  * Ordered output (build steps): two pipes alone do not tell in which order they were written. Here each holds one packet, the data of
  * one write (spawn.c), and both are watched edge-triggered by an epoll descriptor of their own, whose ready list is in the order of the
  * writes: a writer has queued the first pipe before it can write the second, and cannot write either anew before the agent has read
- * it. So one packet is read for each event, never more, and all of a process's writes are seen in its order.
+ * it. So one packet is read for each event, never more, and all of a process's writes are seen in its order. Only a descriptor that
+ * the process opened anew by name (/dev/stderr) lacks the packet mode: the kernel may append its write to one that waits in that pipe,
+ * which then overtakes what was written to the other pipe in between. Nothing that a process may open by name has packets.
  *
  * Reaping looks with WNOWAIT first: a child is collected only after it is known whose it is.
  */

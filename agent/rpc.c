@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "envelope.h"
 #include "loop.h"
 #include "protojson.h"
 #include "rpc-methods.h"
@@ -18,8 +19,6 @@
 #include "web.h"
 
 #define KEEPALIVE_DEFAULT_S 90
-#define FLAG_COMPRESSED 1
-#define FLAG_END 2
 #define TIMEOUT_DIGITS_MAX 10
 
 static const struct {
@@ -79,14 +78,12 @@ static void start_response(struct rpc *c, int status, int64_t length)
 static size_t send_envelope(struct rpc *c, uint8_t flags, const char *json, size_t len)
 {
         CLEANUP_BUF struct buf b = {};
-        char head[5] = { (char)flags, (char)(len >> 24), (char)(len >> 16), (char)(len >> 8), (char)len };
 
         if (!c->exchange)
                 return 0;
         if (!c->started)
                 start_response(c, 200, -1);
-        buf_add(&b, head, sizeof(head));
-        buf_add(&b, json, len);
+        envelope_add(&b, flags, json, len);
         return http_exchange_write(c->exchange, b.data, b.len);
 }
 
@@ -98,7 +95,7 @@ static void finish_stream(struct rpc *c, const char *trailer)
         stop_timers(c);
         if (!c->exchange)
                 return;
-        send_envelope(c, FLAG_END, trailer, strlen(trailer));
+        send_envelope(c, ENVELOPE_END, trailer, strlen(trailer));
         http_exchange_end(c->exchange);
 }
 
@@ -217,64 +214,51 @@ static void dispatch(struct rpc *c, const char *data, size_t len)
                 c->method->handle(c, request);
 }
 
-/* Takes one envelope off the body: 1 = `ret` points at its payload, 0 = none is complete, -1 = answered with an
- * error. */
-static int next_envelope(struct rpc *c, const char **ret, size_t *ret_len)
+/* The envelope at the start of the body: 1 = whole, 0 = not complete, -1 = answered with an error. */
+static int next_envelope(struct rpc *c, struct envelope *ret)
 {
-        const unsigned char *p = (const unsigned char *)c->body.data;
-        size_t len;
+        int r = envelope_read(&c->body, RPC_MESSAGE_MAX, ret);
 
-        if (c->body.len < 5)
-                return 0;
-        len = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
-        if (len > RPC_MESSAGE_MAX) {
-                rpc_fail(c, RPC_RESOURCE_EXHAUSTED, "message of %zu bytes is larger than %d", len, RPC_MESSAGE_MAX);
-                return -1;
-        }
-        if (p[0] & FLAG_COMPRESSED) {
+        if (r < 0)
+                rpc_fail(c, RPC_RESOURCE_EXHAUSTED, "message of %zu bytes is larger than %d", ret->len, RPC_MESSAGE_MAX);
+        else if (ret->flags & ENVELOPE_COMPRESSED)
                 rpc_fail(c, RPC_INTERNAL, "protocol error: sent compressed message without compression support");
-                return -1;
-        }
-        if (c->body.len - 5 < len)
-                return 0;
-        *ret = c->body.data + 5;
-        *ret_len = len;
-        return 1;
+        else
+                return r;
+        return -1;
 }
 
 static void finish_server_stream(struct rpc *c)
 {
-        const char *payload;
-        size_t len;
+        struct envelope e;
         int r;
 
         if (c->body.len == 0) {
                 rpc_fail(c, RPC_UNIMPLEMENTED, "unary request has zero messages");
                 return;
         }
-        r = next_envelope(c, &payload, &len);
+        r = next_envelope(c, &e);
         if (r < 0)
                 return;
         if (r == 0)
                 rpc_fail(c, RPC_INVALID_ARGUMENT, "protocol error: promised message is incomplete: unexpected end");
-        else if (c->body.len > 5 + len)
+        else if (c->body.len > ENVELOPE_HEAD + e.len)
                 rpc_fail(c, RPC_UNIMPLEMENTED, "unary request has multiple messages");
         else {
                 start_timers(c);
-                dispatch(c, payload, len);
+                dispatch(c, e.payload, e.len);
         }
 }
 
 static void take_client_messages(struct rpc *c)
 {
-        const char *payload;
-        size_t len;
+        struct envelope e;
 
-        while (!c->finished && next_envelope(c, &payload, &len) > 0) {
-                CLEANUP_FREE char *copy = xmemdup(payload, len + 1);
+        while (!c->finished && next_envelope(c, &e) > 0) {
+                CLEANUP_FREE char *copy = xmemdup(e.payload, e.len + 1);
 
-                buf_consume(&c->body, 5 + len);
-                dispatch(c, copy, len);
+                buf_consume(&c->body, ENVELOPE_HEAD + e.len);
+                dispatch(c, copy, e.len);
         }
 }
 
@@ -285,7 +269,7 @@ static void on_data(struct http_exchange *x, const void *data, size_t len, void 
         (void)x;
         if (c->finished)
                 return;
-        if (c->body.len + len > RPC_MESSAGE_MAX + 5) {
+        if (c->body.len + len > RPC_MESSAGE_MAX + ENVELOPE_HEAD) {
                 rpc_fail(c, RPC_RESOURCE_EXHAUSTED, "message is larger than %d bytes", RPC_MESSAGE_MAX);
                 return;
         }

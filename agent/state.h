@@ -23,13 +23,21 @@ struct state_update {
         const char *template_id;
         int64_t time_ns;           /* realtime; 0 = leave the clock alone */
         bool ordered;              /* refuse data older than the newest time_ns seen (POST /init) */
+        bool by_host;              /* came over the serial channel: from now on nobody claims the agent by POST /init */
+        bool set_token_hash;       /* `token_hash` applies: NULL forgets it */
+        const char *token_hash;    /* lower-case hex SHA-512 of the token that a POST /init may set ("" = none) */
 };
 
 /* Applies an update as one step. ERROR_INVALID names a bad member and then nothing has changed. */
 int state_apply(const struct state_update *update, struct error *err);
 
-/* May a POST /init with this token (NULL = none) change the state? */
+/* May a POST /init with this token (NULL = none) change the state (envd.md 4)? Yes when it is the current one, when its hash is the one
+ * that the host announced, or when there is neither and no host has ever spoken over the serial channel: a process of the guest reaches
+ * the port of an agent without a token, and must not make itself its owner. */
 bool state_init_authorised(const char *token);
+
+/* Is the clock at `now` so far off a host's time `wanted` (both realtime, in ns) that it is to be stepped (envd.md 4)? */
+bool state_clock_is_off(int64_t now, int64_t wanted);
 
 bool state_has_token(void);
 /* Does `given` (may be NULL) equal the access token? True when no token is set. Constant-time. */

@@ -33,7 +33,7 @@ packages_of() {
                 ;;
         image) echo debootstrap umoci skopeo docker-registry ;;
         node) echo nodejs npm ;;
-        test) echo busybox-static cpio python3 python3-venv curl jq attr ;;
+        test) echo attr bindfs busybox-static cpio curl jq python3 python3-venv ;;
         bench) echo buildah wrk nginx-light ;;
         lint) echo cppcheck clang-tidy clang shellcheck libclang-rt-14-dev ;;
         esac
@@ -108,6 +108,22 @@ use_node() {
                 [ -x "$NODE" ] || die "node $(node --version) is too old for the e2b package (20.18.1 or newer) and the npm package node-linux-* is missing in $dir"
         fi
         export NODE
+}
+
+# use_python_sdk DIR: a virtual environment in DIR/venv with DIR/requirements.txt, its interpreter in $VMON_PYTHON; empty where no
+# package index is reachable, and the tests that need it say so.
+use_python_sdk() {
+        local dir=$1 sum
+        sum=$(sha256sum <"$dir/requirements.txt")
+        export VMON_PYTHON=
+        if [ "$sum" != "$(cat "$dir/venv/complete" 2>/dev/null)" ]; then
+                rm -rf "$dir/venv"
+                python3 -m venv "$dir/venv" >&2 || die "cannot make a virtual environment in $dir"
+                "$dir/venv/bin/pip" --disable-pip-version-check download --no-deps --quiet -d "$dir/venv/probe" six >/dev/null 2>&1 || return 0
+                "$dir/venv/bin/pip" --disable-pip-version-check install --quiet -r "$dir/requirements.txt" >&2 || die "cannot install $dir/requirements.txt"
+                echo "$sum" >"$dir/venv/complete"
+        fi
+        VMON_PYTHON=$dir/venv/bin/python
 }
 
 # free_port: prints a TCP port of 127.0.0.1 that is free now.

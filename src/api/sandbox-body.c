@@ -2,10 +2,12 @@
 #include "api/sandbox-body.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/str.h"
+#include "sandbox/sandbox.h"
 
 static int invalid(struct error *err, const char *key, const char *what)
 {
@@ -187,6 +189,7 @@ static int parse_network(const json_t *j, struct sandbox_body *b, struct error *
         const json_t *mask = member(b->network, "maskRequestHost");
         if (r == 0 && mask && !json_is_string(mask))
                 r = invalid(err, "maskRequestHost", "a string");
+        b->mask_request_host = json_string_value(mask);
         return r;
 }
 
@@ -270,13 +273,32 @@ static int check_pause(const struct sandbox_body *b, struct error *err)
         return 0;
 }
 
+/* host[:port] in ASCII, ${PORT} anywhere (sandbox-api 13.1): nothing that could end a header or a name. */
+static bool is_mask(const char *mask)
+{
+        const char *const port = "${PORT}";
+        size_t len = strlen(mask);
+        if (len == 0 || len > SANDBOX_MASK_MAX || *mask == ':')
+                return false;
+        for (const char *s = mask; *s;) {
+                if (strncmp(s, port, strlen(port)) == 0)
+                        s += strlen(port);
+                else if (isalnum((unsigned char)*s) || strchr("-._:[]", *s))
+                        s++;
+                else
+                        return false;
+        }
+        return true;
+}
+
 static int check_network(const struct sandbox_body *b, struct error *err)
 {
         if (!b->allow_public_traffic && !b->secure)
                 return error_set(err, ERROR_INVALID,
                                  "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.");
-        if (member(b->network, "maskRequestHost"))
-                return error_set(err, ERROR_INVALID, "maskRequestHost is not available on this server yet; leave it out");
+        if (b->mask_request_host && !is_mask(b->mask_request_host))
+                return error_set(err, ERROR_INVALID, "invalid maskRequestHost %.64s: it is a host name or address, then perhaps a colon and a port, "
+                                                     "where ${PORT} stands for the port of the request", b->mask_request_host);
         return network_rules_check(b->network, err);
 }
 

@@ -22,6 +22,7 @@ struct sandbox_body { /* pointers are borrowed from the parsed request */
         const json_t *metadata, *env;               /* objects of strings, or NULL */
         const json_t *allow_internet_access;        /* true, false or NULL */
         const json_t *network;                      /* object or NULL */
+        const char *mask_request_host;              /* or NULL */
         bool allow_public_traffic;
         const json_t *iam, *volume_mounts;          /* as sent, or NULL */
 };

@@ -13,9 +13,12 @@ static json_t *network_shown(const struct sandbox_body *b)
         if (!b->network)
                 return NULL;
         const json_t *allow = json_object_get(b->network, "allowOut"), *deny = json_object_get(b->network, "denyOut");
-        return json_pack("{s:b, s:o, s:o}", "allowPublicTraffic", b->allow_public_traffic,
-                         "allowOut", json_is_array(allow) ? json_deep_copy(allow) : json_array(),
-                         "denyOut", json_is_array(deny) ? json_deep_copy(deny) : json_array());
+        json_t *shown = json_pack("{s:b, s:o, s:o}", "allowPublicTraffic", b->allow_public_traffic,
+                                  "allowOut", json_is_array(allow) ? json_deep_copy(allow) : json_array(),
+                                  "denyOut", json_is_array(deny) ? json_deep_copy(deny) : json_array());
+        if (b->mask_request_host)
+                json_object_set_new(shown, "maskRequestHost", json_string(b->mask_request_host));
+        return shown;
 }
 
 static int start(struct sandboxes_api *s, const struct team *team, const struct sandbox_body *b, const struct template_record *t,

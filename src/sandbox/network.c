@@ -75,6 +75,9 @@ static int change(struct sandbox_manager *m, struct entry *e, const json_t *allo
         pthread_mutex_unlock(&m->lock);
         json_t *network = json_pack("{s:b, s:o, s:o}", "allowPublicTraffic", e->public_traffic, "allowOut", copy_json(allow_out) ?: json_array(),
                                     "denyOut", copy_json(deny_out) ?: json_array());
+        json_t *mask = json_object_get(old->network, "maskRequestHost"); /* no matter of egress: it stays */
+        if (mask)
+                json_object_set(network, "maskRequestHost", mask);
         set_network(changed, network, allow_internet_access);
         int r = manager_check_network(m, changed, err);
         if (r == 0) {

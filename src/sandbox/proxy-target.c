@@ -158,13 +158,27 @@ static bool is_ours(const char *name)
                strncasecmp(name, "x-forwarded-", 12) == 0;
 }
 
-void proxy_request_headers(const struct http_request *r, struct http_headers *ret)
+char *proxy_masked_host(const char *mask, int port)
+{
+        static const char variable[] = "${PORT}";
+        CLEANUP_BUF struct buf b = {};
+
+        for (const char *at; (at = strstr(mask, variable)); mask = at + strlen(variable))
+                buf_addf(&b, "%.*s%d", (int)(at - mask), mask, port);
+        buf_adds(&b, mask);
+        return buf_steal(&b);
+}
+
+void proxy_request_headers(const struct http_request *r, const char *host, struct http_headers *ret)
 {
         for (size_t i = 0; i < r->headers.count; i++) {
                 const struct http_header *h = &r->headers.items[i];
+                bool masked = host && strcasecmp(h->name, "host") == 0;
 
                 if (!is_ours(h->name) && !is_hop_by_hop(&r->headers, h->name))
-                        http_headers_add(ret, h->name, h->value);
+                        http_headers_add(ret, h->name, masked ? host : h->value);
+                if (masked)
+                        http_headers_add(ret, "X-Forwarded-Host", h->value);
         }
         if (r->chunked)
                 http_headers_add(ret, "Transfer-Encoding", "chunked");

@@ -26,8 +26,12 @@ const char *proxy_target_parse(const struct http_request *r, struct proxy_target
  * it is none. Static text. */
 const char *proxy_reserved_path(const char *path);
 
-/* The headers to forward: without ours, hop-by-hop ones and Forwarded/X-Forwarded-*; with Connection set anew for an upgrade. */
-void proxy_request_headers(const struct http_request *r, struct http_headers *ret);
+/* The Host that `mask` (maskRequestHost, sandbox-api 13.1) gives a request to `port`; the caller frees. */
+char *proxy_masked_host(const char *mask, int port);
+
+/* The headers to forward: without ours, hop-by-hop ones and Forwarded/X-Forwarded-*; with Connection set anew for an upgrade. `host`, where
+ * it is not NULL, takes the place of Host, whose value goes into X-Forwarded-Host. */
+void proxy_request_headers(const struct http_request *r, const char *host, struct http_headers *ret);
 /* The headers of a guest's response for the client; those of a 101 keep Connection and Upgrade. */
 void proxy_response_headers(const struct http_response *r, struct http_headers *ret);
 

@@ -51,6 +51,7 @@ struct relay {
         bool reused;  /* the connection is from the pool */
         bool body_ended; /* of the request */
         bool tunnel;
+        char *host; /* in place of the request's, or NULL */
 };
 
 static void proxy_maybe_free(struct proxy *p)
@@ -73,6 +74,7 @@ static void relay_maybe_free(struct relay *l)
                 p->relays = l->next;
         if (l->next)
                 l->next->prev = l->prev;
+        free(l->host);
         free(l);
         proxy_maybe_free(p);
 }
@@ -271,7 +273,7 @@ static void start_call(struct relay *l)
         const struct http_request *r = http_exchange_request(l->x);
         struct http_headers headers = {};
 
-        proxy_request_headers(r, &headers);
+        proxy_request_headers(r, l->host, &headers);
         if (http_call_new(l->proxy->loop, STEAL_FD(l->fd), r->method, r->target, &headers, r->chunked, &call_ops, l, &l->call,
                           NULL) < 0)
                 relay_fail(l);
@@ -378,6 +380,8 @@ static void relay_new(struct proxy *p, struct http_exchange *x, const struct pro
         l->target = *target;
         l->life = route->running ? route->life : 0;
         l->fd = -1;
+        if (*route->mask_request_host && target->port != PROXY_AGENT_PORT)
+                l->host = proxy_masked_host(route->mask_request_host, target->port);
         l->next = p->relays;
         if (l->next)
                 l->next->prev = l;

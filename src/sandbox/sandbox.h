@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "store/records.h"
 
+#define SANDBOX_MASK_MAX 261 /* bytes of maskRequestHost: a DNS name, a colon, a port */
+
 struct sandbox_settings {
         const char *data_dir;
         const char *kit_root;
@@ -115,6 +117,7 @@ struct sandbox_route {
         bool nothing_started; /* as in sandbox_info */
         char traffic_token[65];
         char envd_token[65]; /* "" when not secure */
+        char mask_request_host[SANDBOX_MASK_MAX + 1]; /* as in `network`; "" = none */
 };
 int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret);
 /* Blocking (worker thread): a connected socket to a guest port; -ENOENT unknown, -ECONNREFUSED nothing listens. A paused sandbox

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -25,6 +26,9 @@ int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_rout
                 route.public_traffic = e->public_traffic;
                 route.nothing_started = e->info->nothing_started;
                 memcpy(route.traffic_token, e->traffic_token, sizeof route.traffic_token);
+                const char *mask = json_str(e->info->network, "maskRequestHost");
+                if (mask && strlen(mask) <= SANDBOX_MASK_MAX)
+                        memcpy(route.mask_request_host, mask, strlen(mask));
                 memcpy(route.envd_token, e->envd_token, sizeof route.envd_token);
         }
         pthread_mutex_unlock(&m->lock);

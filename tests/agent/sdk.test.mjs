@@ -2,38 +2,39 @@
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 import { test, before } from 'node:test'
-import { scratch, until } from './lib.mjs'
+import { init, scratch, until } from './lib.mjs'
 
 const require = createRequire(new URL('../e2e/package.json', import.meta.url))
 const { Sandbox, CommandExitError, TimeoutError } = require('e2b')
 let sandbox, dir
 before(async () => {
+  await init({ defaultUser: 'user' })
   sandbox = await Sandbox.create()
   dir = scratch('sdk')
 })
 
-test('256 run echo', async () => {
+test('E256: run echo', async () => {
   const r = await sandbox.commands.run('echo hi')
   assert.equal(r.exitCode, 0)
   assert.equal(r.stdout, 'hi\n')
 })
 
-test('257 exit code becomes CommandExitError', async () => {
+test('E257: exit code becomes CommandExitError', async () => {
   await assert.rejects(sandbox.commands.run('exit 2'), e => e instanceof CommandExitError && e.exitCode === 2 && /exit status 2/.test(e.message))
 })
 
-test('258 timeout', async () => {
+test('E258: timeout', async () => {
   await assert.rejects(sandbox.commands.run('sleep 10', { timeoutMs: 1000 }), TimeoutError)
 })
 
-test('259 absent things are false', async () => {
+test('E259: absent things are false', async () => {
   assert.equal(await sandbox.commands.kill(999999), false)
   assert.equal(await sandbox.files.exists(dir + '/nope'), false)
   assert.equal(await sandbox.files.makeDir(dir + '/d'), true)
   assert.equal(await sandbox.files.makeDir(dir + '/d'), false)
 })
 
-test('260 write in every way, read in every way', async () => {
+test('E260: write in every way, read in every way', async () => {
   const text = 'héllo\n'.repeat(1000)
   const bytes = new TextEncoder().encode(text)
   const inputs = { string: text, blob: new Blob([text]), buffer: bytes.buffer, stream: new Blob([text]).stream() }
@@ -56,7 +57,7 @@ test('260 write in every way, read in every way', async () => {
   assert.equal(await sandbox.files.read(`${dir}/empty`), '')
 })
 
-test('261 info and listing', async () => {
+test('E261: info and listing', async () => {
   const info = await sandbox.files.getInfo(`${dir}/string.txt`)
   assert.ok(info.modifiedTime instanceof Date)
   await sandbox.files.makeDir(`${dir}/list/subdir1/deep`)
@@ -70,7 +71,7 @@ test('261 info and listing', async () => {
   assert.equal(await sandbox.files.exists(`${dir}/list`), false)
 })
 
-test('262 watch recursively with entries', async () => {
+test('E262: watch recursively with entries', async () => {
   const events = []
   await sandbox.files.makeDir(`${dir}/watched`)
   const handle = await sandbox.files.watchDir(`${dir}/watched`, e => events.push(e), { recursive: true, includeEntry: true })
@@ -81,7 +82,7 @@ test('262 watch recursively with entries', async () => {
   await handle.stop()
 })
 
-test('263 terminal', async () => {
+test('E263: terminal', async () => {
   let out = ''
   const pty = await sandbox.pty.create({ cols: 80, rows: 24, onData: d => { out += Buffer.from(d) }, timeoutMs: 0 })
   await sandbox.pty.sendInput(pty.pid, new TextEncoder().encode('stty size\n'))
@@ -106,7 +107,7 @@ test('kill reaps at once', async () => {
   await assert.rejects(sandbox.commands.run(`kill -0 ${c.pid}`), CommandExitError)
 })
 
-test('264 signed addresses work without a token', async () => {
+test('E264: signed addresses work without a token', async () => {
   const up = await sandbox.uploadUrl(`${dir}/up.txt`)
   const form = new FormData()
   form.append('file', new Blob(['uploaded']), 'up.txt')

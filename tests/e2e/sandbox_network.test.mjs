@@ -59,7 +59,7 @@ test('what cannot be enforced is refused', async () => {
     [{ allowOut: ['example.com'], denyOut: ['0.0.0.0/0'] }, /by domain.*not available/],
     [{ denyOut: ['example.com'] }, /^invalid denied CIDR example.com/],
     [{ rules: { 'a.com': [{ transform: { headers: { a: 'b' } } }] } }, /header transforms are not available/],
-    [{ maskRequestHost: 'a.com' }, /maskRequestHost is not available/],
+    [{ maskRequestHost: 'a.com\r\nX: y' }, /invalid maskRequestHost/], [{ maskRequestHost: '' }, /invalid maskRequestHost/],
   ]) {
     const r = await create(network)
     assert.equal(r.status, 400, JSON.stringify(network))

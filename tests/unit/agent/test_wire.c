@@ -16,6 +16,7 @@
 #include "agent/path.h"
 #include "agent/process.h"
 #include "agent/protojson.h"
+#include "agent/state.h"
 #include "base/json.h"
 
 static void assert_decodes(const char *text, const char *wanted)
@@ -138,6 +139,21 @@ static void test_ranges_and_encodings(void **state)
         assert_false(negotiate_identity("gzip;q=1,*;q=0"));
 }
 
+/* Item E234: stepped when more than 50 ms behind or 5 s ahead. */
+static void test_clock_rule(void **state)
+{
+        const int64_t now = 1767225600LL * 1000000000, ms = 1000000;
+
+        (void)state;
+        assert_true(state_clock_is_off(now, now + 3600000 * ms));
+        assert_true(state_clock_is_off(now, now - 3600000 * ms));
+        assert_true(state_clock_is_off(now, now + 51 * ms));
+        assert_true(state_clock_is_off(now, now - 5001 * ms));
+        assert_false(state_clock_is_off(now, now));
+        assert_false(state_clock_is_off(now, now + 50 * ms));
+        assert_false(state_clock_is_off(now, now - 5000 * ms));
+}
+
 static void test_signatures(void **state)
 {
         struct file_query q = { .path = (char *)"/home/user/a b.txt", .username = (char *)"user" };
@@ -229,7 +245,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_base64), cmocka_unit_test(test_protojson), cmocka_unit_test(test_paths),
                 cmocka_unit_test(test_modes), cmocka_unit_test(test_ranges_and_encodings),
-                cmocka_unit_test(test_signatures), cmocka_unit_test(test_multipart), cmocka_unit_test(test_ends),
+                cmocka_unit_test(test_signatures), cmocka_unit_test(test_clock_rule), cmocka_unit_test(test_multipart), cmocka_unit_test(test_ends),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include "api/sandbox-body.h"
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/mem.h"
 
 static json_t *json(const char *text)
 {
@@ -143,7 +144,11 @@ static void test_unavailable_is_refused(void **state)
         refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"::\"]}}", ERROR_INVALID, "invalid denied CIDR ::");
         refused("{\"templateID\":\"b\",\"network\":{\"egressProxy\":{\"address\":\"h:1\"}}}", ERROR_FORBIDDEN, "egressProxy");
         refused("{\"templateID\":\"b\",\"network\":{\"rules\":{\"a.com\":[]}}}", ERROR_INVALID, "rules");
-        refused("{\"templateID\":\"b\",\"network\":{\"maskRequestHost\":\"h\"}}", ERROR_INVALID, "maskRequestHost");
+        for (const char *const *mask = (const char *const[]){ "", ":80", "a b", "a\\r\\nX: y", "a/b", "\u00e4.com", "${HOST}", NULL }; *mask; mask++) {
+                CLEANUP_FREE char *body = xasprintf("{\"templateID\":\"b\",\"network\":{\"maskRequestHost\":\"%s\"}}", *mask);
+
+                refused(body, ERROR_INVALID, "invalid maskRequestHost");
+        }
         refused("{\"templateID\":\"b\",\"iam\":{\"tokens\":{\"a\":{}}}}", ERROR_INVALID, "iam is not enabled");
         refused("{\"templateID\":\"b\",\"volumeMounts\":[{\"name\":\"v\",\"path\":\"/m\"}]}", ERROR_INVALID, "Volume mounts are not enabled.");
 }

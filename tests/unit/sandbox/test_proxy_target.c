@@ -120,7 +120,7 @@ static void test_request_headers(void **state)
         http_headers_add(&r.headers, "X-Hop", "1");
         http_headers_add(&r.headers, "Content-Length", "3");
         http_headers_add(&r.headers, "X-Access-Token", "kept");
-        proxy_request_headers(&r, &h);
+        proxy_request_headers(&r, NULL, &h);
         assert_int_equal(h.count, 3);
         assert_string_equal(http_headers_get(&h, "host"), "80-iabc.x");
         assert_string_equal(http_headers_get(&h, "content-length"), "3");
@@ -131,9 +131,32 @@ static void test_request_headers(void **state)
         http_headers_set(&r.headers, "Connection", "Upgrade");
         http_headers_set(&r.headers, "Upgrade", "websocket");
         r.upgrade = true;
-        proxy_request_headers(&r, &h);
+        proxy_request_headers(&r, NULL, &h);
         assert_string_equal(http_headers_get(&h, "upgrade"), "websocket");
         assert_string_equal(http_headers_get(&h, "connection"), "Upgrade");
+        http_headers_free(&h);
+        http_request_free(&r);
+}
+
+static void test_masked_host(void **state)
+{
+        struct http_request r = request("/", "", "80-iabc.x", "iabc", "80");
+        struct http_headers h = {};
+        static const char *const masks[][2] = {
+                { "app.test", "app.test" }, { "localhost:${PORT}", "localhost:8080" }, { "${PORT}", "8080" }, { "p${PORT}.a-${PORT}:1", "p8080.a-8080:1" },
+        };
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
+                CLEANUP_FREE char *host = proxy_masked_host(masks[i][0], 8080);
+
+                assert_string_equal(host, masks[i][1]);
+        }
+        http_headers_add(&r.headers, "X-Forwarded-Host", "forged");
+        proxy_request_headers(&r, "app.test", &h);
+        assert_int_equal(h.count, 2);
+        assert_string_equal(http_headers_get(&h, "host"), "app.test");
+        assert_string_equal(http_headers_get(&h, "x-forwarded-host"), "80-iabc.x");
         http_headers_free(&h);
         http_request_free(&r);
 }
@@ -208,7 +231,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_targets),         cmocka_unit_test(test_signed), cmocka_unit_test(test_reserved),
-                cmocka_unit_test(test_request_headers), cmocka_unit_test(test_pages),  cmocka_unit_test(test_bodies),
+                cmocka_unit_test(test_request_headers), cmocka_unit_test(test_masked_host), cmocka_unit_test(test_pages),  cmocka_unit_test(test_bodies),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
