@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cgroup.h"
+#include "journal.h"
 #include "procfs.h"
 #include "protojson.h"
 #include "state.h"
@@ -20,6 +21,7 @@
 
 #define INIT_BODY_MAX (4 * 1024 * 1024)
 #define MIB (1024 * 1024)
+#define TELEMETRY_MAX (64 * 1024) /* of entries */
 
 static void reply_no_store(struct http_exchange *x, int status, const char *content_type, const char *body)
 {
@@ -57,22 +59,49 @@ static double cpu_percent(void)
         return share > 100 ? 100 : share;
 }
 
-static void handle_metrics(struct http_exchange *x)
+static void add_metrics(struct buf *b)
 {
         uint64_t total = procfs_meminfo("MemTotal"), available = procfs_meminfo("MemAvailable");
         uint64_t used = total > available ? total - available : 0;
         struct statvfs fs = {};
-        CLEANUP_BUF struct buf b = {};
 
         statvfs("/", &fs);
-        buf_addf(&b, "{\"ts\":%lld,\"cpu_count\":%ld,\"cpu_used_pct\":%.2f,", (long long)time(NULL),
+        buf_addf(b, "{\"ts\":%lld,\"cpu_count\":%ld,\"cpu_used_pct\":%.2f,", (long long)time(NULL),
                  sysconf(_SC_NPROCESSORS_ONLN), cpu_percent());
-        buf_addf(&b, "\"mem_total_mib\":%llu,\"mem_used_mib\":%llu,\"mem_total\":%llu,\"mem_used\":%llu,\"mem_cache\":%llu,",
+        buf_addf(b, "\"mem_total_mib\":%llu,\"mem_used_mib\":%llu,\"mem_total\":%llu,\"mem_used\":%llu,\"mem_cache\":%llu,",
                  (unsigned long long)(total / MIB), (unsigned long long)(used / MIB), (unsigned long long)total,
                  (unsigned long long)used, (unsigned long long)procfs_meminfo("Cached"));
-        buf_addf(&b, "\"disk_used\":%llu,\"disk_total\":%llu}",
+        buf_addf(b, "\"disk_used\":%llu,\"disk_total\":%llu}",
                  (unsigned long long)(fs.f_blocks - fs.f_bavail) * fs.f_frsize,
                  (unsigned long long)fs.f_blocks * fs.f_frsize);
+}
+
+static void handle_metrics(struct http_exchange *x)
+{
+        CLEANUP_BUF struct buf b = {};
+
+        add_metrics(&b);
+        web_accept_plain(x);
+        reply_no_store(x, 200, "application/json", buf_str(&b));
+}
+
+/* For the host alone (docs/agent-protocol.md): the metrics and what is new in the journal. */
+static void handle_telemetry(struct http_exchange *x)
+{
+        const char *query = http_exchange_request(x)->query;
+        CLEANUP_FREE char *number = query_get(query, "after", NULL), *epoch = query_get(query, "epoch", NULL);
+        CLEANUP_BUF struct buf b = {};
+        uint64_t after = 0;
+
+        if (number && !str_to_u64(number, UINT64_MAX, &after)) {
+                web_refuse(x, 400, "after must be the number of an entry");
+                return;
+        }
+        buf_adds(&b, "{\"metrics\":");
+        add_metrics(&b);
+        buf_addc(&b, ',');
+        journal_read(epoch, after, TELEMETRY_MAX, &b);
+        buf_addc(&b, '}');
         web_accept_plain(x);
         reply_no_store(x, 200, "application/json", buf_str(&b));
 }
@@ -161,6 +190,7 @@ const struct endpoint endpoints[] = {
         { "GET", "/health", handle_health },
         { "GET", "/metrics", handle_metrics },
         { "GET", "/envs", handle_envs },
+        { "GET", "/telemetry", handle_telemetry },
         { "POST", "/init", handle_init },
         { "GET", "/files", handle_download },
         { "POST", "/files", handle_upload },

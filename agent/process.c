@@ -37,10 +37,12 @@
 #include <uv.h>
 
 #include "agent.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "journal.h"
 #include "loop.h"
 
 #define PIPE_READ (32 * 1024)
@@ -76,6 +78,7 @@ struct process {
         json_t *info;               /* ProcessInfo for List */
         char *tag;
         bool pty, reaped, hurried;
+        uint64_t bytes[STREAM_PTY + 1]; /* that came, by stream */
         int status;
         struct pipe_end out, err, in;
         uv_poll_t *order;           /* on `order_fd`, which watches out and err; NULL unless ordered */
@@ -186,10 +189,11 @@ static int read_once(struct pipe_end *e)
         char data[PACKET_MAX];
         ssize_t n = read(e->fd, data, e->stream == STREAM_PTY ? PTY_READ : e->process->order ? PACKET_MAX : PIPE_READ);
 
-        if (n > 0)
+        if (n > 0) {
+                e->process->bytes[e->stream] += (uint64_t)n;
                 deliver(e->process, e->stream, data, (size_t)n);
-        if (n > 0)
                 return 1;
+        }
         return n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1; /* a pty ends with EIO */
 }
 
@@ -357,6 +361,41 @@ static void unregister(struct process *p)
                 }
 }
 
+/* A process's part of the sandbox's log: what began and how it ended, without what it said (envd.md appendix D). */
+static json_t *event_fields(const struct process *p, const char *type)
+{
+        json_t *fields = json_pack("{s:s, s:i}", "event_type", type, "pid", (int)p->pid);
+
+        if (p->tag)
+                json_object_set_new(fields, "tag", journal_text(p->tag));
+        return fields;
+}
+
+static void log_start(const struct process *p, const struct process_start *s)
+{
+        CLEANUP_BUF struct buf command = {};
+        json_t *fields = event_fields(p, "process_start");
+
+        spawn_command_line(&s->spawn, &command);
+        json_object_set_new(fields, "command", journal_text(buf_str(&command)));
+        json_object_set_new(fields, "cwd", journal_text(s->spawn.cwd));
+        json_object_set_new(fields, "user", journal_text(s->spawn.user->name));
+        journal_add("info", "process", "process started", fields);
+}
+
+static void log_end(const struct process *p, const struct process_end *end)
+{
+        json_t *fields = event_fields(p, "process_end");
+
+        json_object_set_new(fields, "status", json_string(end->status));
+        json_object_set_new(fields, "exit_code", json_integer(end->code));
+        if (p->pty)
+                json_object_set_new(fields, "pty_bytes", json_integer((json_int_t)p->bytes[STREAM_PTY]));
+        for (enum process_stream s = STREAM_STDOUT; !p->pty && s <= STREAM_STDERR; s++)
+                json_object_set_new(fields, s == STREAM_STDOUT ? "stdout_bytes" : "stderr_bytes", json_integer((json_int_t)p->bytes[s]));
+        journal_add("info", "process", "process ended", fields);
+}
+
 static void finish(struct process *p)
 {
         struct process_end end;
@@ -367,6 +406,7 @@ static void finish(struct process *p)
         pipe_close(&p->in);
         end_inputs(p, -EPIPE);
         process_describe(p->status, &end);
+        log_end(p, &end);
         unregister(p);
         prune_ended(0, NULL);
         retain(p, &end);
@@ -450,6 +490,7 @@ int process_start(const struct process_start *s, struct process **ret, struct er
         processes = p;
         if (s->deadline_ms >= 0)
                 p->deadline = timer_start((uint64_t)s->deadline_ms, 0, on_deadline, p);
+        log_start(p, s);
         update_reading(p);
         *ret = p;
         return 0;

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base64.h"
+#include "journal.h"
 #include "path.h"
 #include "process.h"
 #include "protojson.h"
@@ -147,12 +148,10 @@ static int read_start(json_t *request, struct process_start *s, struct error *er
 static void fail_spawn(struct rpc *c, const struct process_start *s, const char *reason)
 {
         CLEANUP_BUF struct buf b = {};
-        size_t i;
-        json_t *arg;
 
-        buf_adds(&b, s->spawn.command);
-        json_array_foreach(s->spawn.args, i, arg)
-                buf_addf(&b, " %s", json_string_value(arg));
+        spawn_command_line(&s->spawn, &b);
+        journal_add("error", "process", "process could not be started",
+                    json_pack("{s:o, s:o, s:o}", "command", journal_text(buf_str(&b)), "cwd", journal_text(s->spawn.cwd), "error", journal_text(reason)));
         if (s->spawn.pty)
                 rpc_fail(c, RPC_INVALID_ARGUMENT,
                          "error starting pty with command '%s' in dir '%s' with '%u' cols and '%u' rows: %s", buf_str(&b),

@@ -394,3 +394,13 @@ int spawn_child(const struct spawn *s, struct spawned *ret, struct error *err)
         free_list(p.candidates);
         return r;
 }
+
+void spawn_command_line(const struct spawn *s, struct buf *out)
+{
+        const json_t *arg;
+        size_t i;
+
+        buf_adds(out, s->command);
+        json_array_foreach(s->args, i, arg)
+                buf_addf(out, " %s", json_string_value(arg));
+}

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "cgroup.h"
 #include "user.h"
@@ -31,3 +32,6 @@ struct spawned {
  * message; a command that is missing or not executable is no error: the child prints it and exits 127 or 126.
  * Where /bin/bash does not exist, it is run by /bin/sh (docs/agent-protocol.md). */
 int spawn_child(const struct spawn *s, struct spawned *ret, struct error *err);
+
+/* Appends the command and its arguments with blanks between them, for people to read. */
+void spawn_command_line(const struct spawn *s, struct buf *out);

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "journal.h"
 
 #define RUN_DIR "/run/e2b"
 #define CLOCK_BEHIND_NS (50 * NSEC_PER_MSEC)
@@ -122,6 +123,8 @@ static void apply_locked(const struct state_update *u)
                 replace(&state.user, u->default_user);
         if (u->default_workdir && *u->default_workdir)
                 replace(&state.workdir, u->default_workdir);
+        if (u->sandbox_id && !streq(u->sandbox_id, state.sandbox_id))
+                journal_reset();
         if (u->sandbox_id)
                 replace(&state.sandbox_id, u->sandbox_id);
         if (u->template_id)

@@ -1,4 +1,4 @@
-/* GET /sandboxes/{id}/metrics and GET /sandboxes/metrics (sandbox-api 16): one sample, taken from the agent now. */
+/* GET /sandboxes/{id}/metrics and GET /sandboxes/metrics (sandbox-api 16). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,9 @@
 #include "sandbox/metrics.h"
 
 #define SANDBOXES_AT_ONCE 100
+#define SECONDS_MAX (INT32_MAX * 4LL)  /* as nanoseconds it fits 64 bits */
+#define TIME_MAX (SECONDS_MAX * 1000)  /* in either unit */
+#define LATEST_NS (60 * NSEC_PER_SEC)
 
 static json_t *metric_json(const struct sandbox_metrics *m)
 {
@@ -24,45 +27,61 @@ static json_t *metric_json(const struct sandbox_metrics *m)
                          "diskUsed", (json_int_t)m->disk_used, "diskTotal", (json_int_t)m->disk_total);
 }
 
-/* A bound of the time range in seconds; `*ret` keeps its default when absent. */
-static int bound(const char *query, const char *key, int64_t *ret, struct error *err)
+int sandboxes_time_bound(const char *query, const char *key, const char *unit, int64_t *ret, struct error *err)
 {
         uint64_t v;
         bool malformed = false;
         char *text = query_get(query, key, &malformed);
-        bool valid = !malformed && (!text || str_to_u64(text, INT32_MAX * 1000LL, &v));
+        bool valid = !malformed && (!text || str_to_u64(text, TIME_MAX, &v));
         if (valid && text)
                 *ret = (int64_t)v;
         free(text);
-        return valid ? 0 : error_set(err, ERROR_INVALID, "validation error: '%s' must be a time in seconds since 1970", key);
+        return valid ? 0 : error_set(err, ERROR_INVALID, "validation error: '%s' must be a time in %s since 1970", key, unit);
 }
 
-/* An unknown sandbox has no samples; so has one that ends while it is asked (sandbox-api 16). */
+/* An unknown sandbox has no samples (sandbox-api 16). */
 int sandboxes_metrics(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
         struct sandboxes_api *s = data;
         char id[SANDBOX_ID_MAX + 1];
-        struct sandbox_metrics sample;
-        int64_t now = clock_realtime_ns() / NSEC_PER_SEC, start = 0, end = now;
+        struct sandbox_metrics *samples;
+        int64_t start = 0, end = clock_realtime_ns() / NSEC_PER_SEC + 1;
         int r = sandboxes_target(q, id, err);
         if (r == 0)
-                r = bound(q->http->query, "start", &start, err);
+                r = sandboxes_time_bound(q->http->query, "start", "seconds", &start, err);
         if (r == 0)
-                r = bound(q->http->query, "end", &end, err);
+                r = sandboxes_time_bound(q->http->query, "end", "seconds", &end, err);
         if (r == 0 && start > end)
                 r = error_set(err, ERROR_INVALID, "Invalid time range for metrics");
         if (r < 0)
                 return r;
+        if (end > SECONDS_MAX)
+                end = SECONDS_MAX;
+        size_t n = start > SECONDS_MAX ? (samples = NULL, 0)
+                                       : sandbox_metrics(s->manager, q->team, id, start * NSEC_PER_SEC, (end + 1) * NSEC_PER_SEC - 1, &samples);
         p->json = json_array();
-        if (start <= now && now <= end + 1) {
-                r = sandbox_metrics_sample(s->manager, q->team, id, &sample, err);
-                if (r == 0)
-                        json_array_append_new(p->json, metric_json(&sample));
-                else if (err->kind != ERROR_NOT_FOUND)
-                        return r;
-        }
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(p->json, metric_json(&samples[i]));
+        free(samples);
         p->status = 200;
         return 0;
+}
+
+/* The newest sample of a running sandbox. */
+static bool newest(struct sandboxes_api *s, const struct team *team, const char *id, struct sandbox_metrics *ret)
+{
+        struct sandbox_info *info = NULL;
+        struct sandbox_metrics *samples = NULL;
+        int64_t now = clock_realtime_ns();
+        if (sandbox_get(s->manager, team, id, &info, NULL) < 0)
+                return false;
+        bool running = !info->paused;
+        sandbox_info_free(info);
+        size_t n = running ? sandbox_metrics(s->manager, team, id, now - LATEST_NS, INT64_MAX, &samples) : 0;
+        if (n)
+                *ret = samples[n - 1];
+        free(samples);
+        return n > 0;
 }
 
 int sandboxes_metrics_many(void *data, struct api_request *q, struct api_response *p, struct error *err)
@@ -80,7 +99,7 @@ int sandboxes_metrics_many(void *data, struct api_request *q, struct api_respons
                 struct sandbox_metrics sample;
                 if (++n > SANDBOXES_AT_ONCE || sandbox_id_parse(item, id) < 0)
                         return error_set(err, ERROR_INVALID, "validation error: 'sandbox_ids' must be at most %d sandbox IDs", SANDBOXES_AT_ONCE);
-                if (sandbox_metrics_sample(s->manager, q->team, id, &sample, NULL) == 0)
+                if (newest(s, q->team, id, &sample))
                         json_object_set_new(found, id, metric_json(&sample));
         }
         p->status = 200;

@@ -1,4 +1,4 @@
-/* Routes of one sandbox: get, kill, connect, timeout, refreshes, logs, and plain refusals for what this server does not
+/* Routes of one sandbox: get, kill, connect, timeout, refreshes, and plain refusals for what this server does not
  * have yet. A sandbox of another team is always an unknown one.
  */
 #include <string.h>
@@ -209,31 +209,6 @@ static int pause_(void *data, struct api_request *q, struct api_response *p, str
         return r;
 }
 
-/* Sandboxes' own logs are not collected yet: empty answers are the contract's for a sandbox without any (sandbox-api 17). */
-static int logs(void *data, struct api_request *q, struct api_response *p, struct error *err)
-{
-        char id[SANDBOX_ID_MAX + 1];
-        (void)data;
-        int r = sandboxes_target(q, id, err);
-        if (r < 0)
-                return r;
-        p->status = 200;
-        p->json = json_pack("{s:[], s:[]}", "logs", "logEntries");
-        return 0;
-}
-
-static int logs_v2(void *data, struct api_request *q, struct api_response *p, struct error *err)
-{
-        char id[SANDBOX_ID_MAX + 1];
-        (void)data;
-        int r = sandboxes_target(q, id, err);
-        if (r < 0)
-                return r;
-        p->status = 200;
-        p->json = json_pack("{s:[]}", "logs");
-        return 0;
-}
-
 static int volumes(void *data, struct api_request *q, struct api_response *p, struct error *err)
 {
         (void)data, (void)q, (void)err;
@@ -269,8 +244,8 @@ static const struct api_route routes[] = {
         { "POST", "/sandboxes/{id}/snapshots", API_AUTH_KEY, OPTIONAL_BODY | API_MUTATES, sandboxes_snapshot },
         { "GET", "/snapshots", API_AUTH_KEY, 0, sandboxes_snapshots },
         { "GET", "/sandboxes/{id}/metrics", API_AUTH_KEY, 0, sandboxes_metrics },
-        { "GET", "/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs },
-        { "GET", "/v2/sandboxes/{id}/logs", API_AUTH_KEY, 0, logs_v2 },
+        { "GET", "/sandboxes/{id}/logs", API_AUTH_KEY, 0, sandboxes_logs },
+        { "GET", "/v2/sandboxes/{id}/logs", API_AUTH_KEY, 0, sandboxes_logs_v2 },
         { "GET", "/volumes", API_AUTH_KEY, 0, volumes },
         { "POST", "/volumes", API_AUTH_KEY, 0, volumes },
         { "GET", "/volumes/{id}", API_AUTH_KEY, 0, volumes },

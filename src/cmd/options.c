@@ -23,12 +23,13 @@
 #define POOL_DEFAULT 64
 #define POOL_MAX 4096
 #define POOL_SHARE 10 /* per cent of the memory */
+#define HISTORY_BYTES (1024ULL << 20)
 #define POOL_MB_MAX (64ULL * 1024 * 1024)
 
 enum {
         OPT_DATA_DIR = 256, OPT_LISTEN, OPT_CLUSTER_LISTEN, OPT_PUBLIC_URL, OPT_DOMAIN, OPT_TLS_CERT, OPT_TLS_KEY, OPT_KIT_DIR, OPT_STORE,
         OPT_NODE_NAME, OPT_ADVERTISE, OPT_CLUSTER_TOKEN_FILE, OPT_OBJECT_STORE, OPT_REGISTRY_MIRROR, OPT_INSECURE_REGISTRY,
-        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_IMAGE_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_POOL_MB, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
+        OPT_MAX_BUILDS, OPT_BUILD_SECONDS, OPT_READY_SECONDS, OPT_STEP_CACHE_MB, OPT_IMAGE_CACHE_MB, OPT_HYPERVISOR, OPT_CPU_BASELINE, OPT_NETWORK, OPT_POOL, OPT_POOL_MB, OPT_HISTORY_MB, OPT_LOG_LEVEL, OPT_LOG_FORMAT,
 };
 
 static const struct argp_option options[] = {
@@ -57,6 +58,7 @@ static const struct argp_option options[] = {
         { "network", OPT_NETWORK, "nat|user", 0, "default nat as root, else user", 0 },
         { "pool", OPT_POOL, "N", 0, "sandboxes kept ready, at most (default 64; 0: none)", 0 },
         { "pool-mb", OPT_POOL_MB, "N", 0, "memory for them (default a tenth of the host's)", 0 },
+        { "history-mb", OPT_HISTORY_MB, "N", 0, "disk for logs and metrics of sandboxes (default 1024)", 0 },
         { "log-level", OPT_LOG_LEVEL, "LEVEL", 0, "debug, info, warn or error (default info)", 0 },
         { "log-format", OPT_LOG_FORMAT, "text|json", 0, "default text", 0 },
         {},
@@ -184,6 +186,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         case OPT_NETWORK: o->network = parse_network(state, arg); return 0;
         case OPT_POOL: o->pool = (unsigned)number(state, "pool", arg, 0, POOL_MAX); return 0;
         case OPT_POOL_MB: o->pool_bytes = number(state, "pool-mb", arg, 1, POOL_MB_MAX) << 20; return 0;
+        case OPT_HISTORY_MB: o->history_bytes = number(state, "history-mb", arg, 1, STEP_CACHE_MB_MAX) << 20; return 0;
         case OPT_LOG_LEVEL:
         case OPT_LOG_FORMAT: parse_log(key, state, arg, o); return 0;
         case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
@@ -249,6 +252,7 @@ int serve_options_parse(int argc, char **argv, struct serve_options *ret)
                 .cluster_listen = { "127.0.0.1", 7947 },
                 .max_builds = 2,
                 .pool = POOL_DEFAULT,
+                .history_bytes = HISTORY_BYTES,
                 .build_seconds = BUILD_MAX_SECONDS,
                 .ready_seconds = BUILD_READY_SECONDS,
                 .hypervisor = "auto",

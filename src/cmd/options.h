@@ -32,6 +32,7 @@ struct serve_options { /* strings are owned; those that may be NULL say so */
         uint64_t step_cache_bytes, image_cache_bytes;
         unsigned pool;              /* sandboxes kept ready, at most; 0 = none */
         uint64_t pool_bytes;        /* of memory for them */
+        uint64_t history_bytes;     /* of disk for logs and metrics of sandboxes */
         const char *hypervisor;     /* "auto", "kvm", "tcg" */
         char *cpu_baseline;         /* or NULL */
         int network;                /* enum vm_network */

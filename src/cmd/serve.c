@@ -235,6 +235,7 @@ static int open_sandboxes(struct server *s, struct error *err)
                 .node = s->options.node_name,
                 .pool_max = s->options.pool,
                 .pool_bytes = s->options.pool_bytes,
+                .history_bytes = s->options.history_bytes,
         };
         int r = sandbox_manager_new(&settings, &s->sandboxes, err);
         s->sandboxes_api = (struct sandboxes_api){ .manager = s->sandboxes, .records = s->records, .data_dir = s->options.data_dir };

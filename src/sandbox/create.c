@@ -166,6 +166,8 @@ static int show(struct sandbox_manager *m, struct entry *e, struct sandbox_info 
                 return r;
         }
         *ret = copy;
+        manager_log(m, e, "info", "sandbox created", json_pack("{s:s, s:s, s:I}", "template", copy->template_id, "build", copy->build_id,
+                                                               "timeout_s", (json_int_t)copy->timeout_s));
         return 0;
 }
 

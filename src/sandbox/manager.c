@@ -23,6 +23,7 @@ struct entry *entry_new(const char *id)
         memcpy(e->id, id, strnlen(id, SANDBOX_ID_MAX));
         e->info = xcalloc(1, sizeof *e->info);
         pthread_mutex_init(&e->vm_lock, NULL);
+        pthread_mutex_init(&e->collect_lock, NULL);
         return e;
 }
 
@@ -37,6 +38,7 @@ void entry_unref(struct sandbox_manager *m, struct entry *e)
                 return;
         vm_close(e->vm);
         pthread_mutex_destroy(&e->vm_lock);
+        pthread_mutex_destroy(&e->collect_lock);
         sandbox_info_free(e->info);
         explicit_bzero(e->envd_token, sizeof e->envd_token);
         explicit_bzero(e->traffic_token, sizeof e->traffic_token);
@@ -266,9 +268,13 @@ int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char 
         struct entry *e = begin_kill(m, team, id, &before);
         if (!e)
                 return manager_not_found(id, err);
+        if (before == ENTRY_RUNNING)
+                collect_last(m, e);
         pthread_mutex_lock(&e->vm_lock);
         int r = e->vm ? vm_kill(e->vm, err) : 0;
         pthread_mutex_unlock(&e->vm_lock);
+        if (r == 0)
+                manager_log(m, e, "info", "sandbox killed", NULL);
         if (r == 0)
                 manager_forget(m, e->id);
         pthread_mutex_lock(&m->lock);
@@ -353,6 +359,13 @@ static struct sandbox_manager *manager_alloc(const struct sandbox_settings *s)
         pthread_mutex_init(&m->lock, NULL);
         pthread_cond_init(&m->changed, NULL);
         pthread_cond_init(&m->due, NULL);
+        pthread_condattr_t monotonic;
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&m->collect_due, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+        m->history = history_new(s->data_dir);
+        m->history_bytes = s->history_bytes;
         m->data_dir = xstrdup(s->data_dir);
         m->kit_root = xstrdup_or_null(s->kit_root);
         m->need_backend = s->need_backend;
@@ -378,6 +391,8 @@ int sandbox_manager_new(const struct sandbox_settings *s, struct sandbox_manager
         if (r == 0)
                 r = pausers_start(m, err);
         if (r == 0)
+                r = collectors_start(m, err);
+        if (r == 0)
                 r = pool_start(m, s->pool_max, s->pool_bytes, &m->pool, err);
         if (r < 0) {
                 sandbox_manager_free(m);
@@ -393,6 +408,7 @@ void sandbox_manager_free(struct sandbox_manager *m)
                 return;
         pool_stop(m->pool);
         pausers_stop(m);
+        collectors_stop(m);
         watch_stop(m);
         for (size_t i = 0; i < m->count; i++)
                 entry_unref(m, m->entries[i]);
@@ -400,6 +416,8 @@ void sandbox_manager_free(struct sandbox_manager *m)
         template_cache_free(m->templates);
         pthread_cond_destroy(&m->changed);
         pthread_cond_destroy(&m->due);
+        pthread_cond_destroy(&m->collect_due);
+        history_free(m->history);
         pthread_mutex_destroy(&m->lock);
         explicit_bzero(m->root_secret, sizeof m->root_secret);
         free(m->data_dir);

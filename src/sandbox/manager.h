@@ -29,6 +29,7 @@
 #include <pthread.h>
 
 #include "base/clock.h"
+#include "sandbox/history.h"
 #include "sandbox/id.h"
 #include "sandbox/pool.h"
 #include "sandbox/sandbox.h"
@@ -43,6 +44,8 @@ enum entry_state { ENTRY_STARTING = 0, ENTRY_RUNNING, ENTRY_PAUSING, ENTRY_PAUSE
 
 /* Threads that pause what has reached its end: each is busy for a few hundred milliseconds a sandbox. */
 #define PAUSERS 4
+/* Threads that ask the agents for metrics and logs. */
+#define COLLECTORS 2
 
 struct entry {
         unsigned references;         /* guarded by manager.lock */
@@ -56,6 +59,11 @@ struct entry {
         uint64_t life;               /* unique in this process */
         bool saving;                 /* guarded by manager.lock: a fork or a snapshot of it is being made */
         struct vm *vm;               /* set before RUNNING, closed with the last reference; NULL while paused */
+        pthread_mutex_t collect_lock; /* one asks the agent at a time; taken before no other but manager.lock, of the next two */
+        struct history_cursor cursor;
+        int64_t collected_ns;        /* monotonic; 0: never */
+        int64_t collect_ns;          /* guarded by manager.lock: when to ask next, by the monotonic clock; INT64_MAX: somebody is at it */
+        unsigned collect_failures;   /* in a row; of the collector that is at it */
 };
 
 struct sandbox_manager {
@@ -80,6 +88,12 @@ struct sandbox_manager {
         pthread_cond_t due;          /* an end has changed, or stopping */
         pthread_t pausers[PAUSERS];
         unsigned pauser_count;
+        struct history *history;
+        uint64_t history_bytes;
+        int64_t trim_ns;             /* guarded by lock: when to trim it next, monotonic */
+        pthread_cond_t collect_due;  /* monotonic */
+        pthread_t collectors[COLLECTORS];
+        unsigned collector_count;
 };
 
 /* manager.c: the table */
@@ -118,6 +132,14 @@ void watch_stop(struct sandbox_manager *m);
 int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err); /* takes a reference of its own */
 void watch_poke(struct sandbox_manager *m); /* an end has changed */
 void watch_bury(struct sandbox_manager *m, struct entry *e); /* ends and forgets what the caller has set to KILLING */
+
+/* collect.c */
+int collectors_start(struct sandbox_manager *m, struct error *err);
+void collectors_stop(struct sandbox_manager *m);
+/* A last look at what is about to be killed: the caller holds a reference, and nobody ends the VM meanwhile. */
+void collect_last(struct sandbox_manager *m, struct entry *e);
+/* An entry of the sandbox's log by the host; `fields` (or NULL) is taken over. */
+void manager_log(struct sandbox_manager *m, const struct entry *e, const char *level, const char *message, json_t *fields);
 
 /* network.c */
 json_t *manager_egress(const struct sandbox_info *i); /* for struct vm_fork; a new reference, or NULL when nothing is restricted */

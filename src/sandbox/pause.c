@@ -123,6 +123,8 @@ static int pause_entry(struct sandbox_manager *m, struct entry *e, struct error 
         if (r < 0)
                 go_on(m, e);
         else
+                manager_log(m, e, "info", "sandbox paused", NULL);
+        if (r == 0)
                 log_info("sandbox %s paused: %llu pages of its memory had changed, %lld ms", e->id, (unsigned long long)pages,
                          (long long)((clock_monotonic_ns() - began) / NSEC_PER_MSEC));
         return r;
@@ -325,8 +327,10 @@ static int resume_entry(struct sandbox_manager *m, struct entry *e, int64_t time
 {
         bool committed;
         int r = manager_resume(m, e, timeout_s, ret, &committed, err);
-        if (r == 0)
+        if (r == 0) {
+                manager_log(m, e, "info", "sandbox resumed", json_pack("{s:I}", "timeout_s", (json_int_t)timeout_s));
                 return 0;
+        }
         if (committed) {
                 error_wrap(err, r, "resume sandbox %s (it is lost: its machine ended as it went on)", e->id);
                 manager_undo_create(m, e);

@@ -128,7 +128,7 @@ static char *clean_path(const char *path)
 
 const char *proxy_reserved_path(const char *path)
 {
-        static const char *const reserved[] = {"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"};
+        static const char *const reserved[] = {"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", "/telemetry"};
         CLEANUP_FREE char *decoded = url_decode(path, strlen(path), false);
         CLEANUP_FREE char *clean = clean_path(decoded ? decoded : path);
 

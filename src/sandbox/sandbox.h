@@ -21,6 +21,7 @@ struct sandbox_settings {
         struct records *records;
         unsigned pool_max;        /* clones that are kept ready (pool.h), at most; 0: none */
         uint64_t pool_bytes;      /* of memory for them */
+        uint64_t history_bytes;   /* for logs and metrics of sandboxes; 0: no bound but their age */
         const char *node;         /* asked for in the records whether it takes work; NULL: it does */
 };
 
@@ -98,6 +99,14 @@ int sandbox_snapshot(struct sandbox_manager *m, const struct team *team, const c
  * server cannot enforce it; CONFLICT when it is paused. */
 int sandbox_set_network(struct sandbox_manager *m, const struct team *team, const char *id, const json_t *allow_out, const json_t *deny_out,
                         const json_t *allow_internet_access, struct error *err);
+
+/* What it used, from its samples between the two times, ascending; for long ranges means (sandbox-api 16). A running one is asked now when its last
+ * sample is old. Nothing for a sandbox of another team or a time before its first sample; samples outlive the sandbox. free() *ret. */
+struct sandbox_metrics;
+size_t sandbox_metrics(struct sandbox_manager *m, const struct team *team, const char *id, int64_t from_ns, int64_t to_ns, struct sandbox_metrics **ret);
+/* Its log, which outlives it too (sandbox-api 17): the array of history_logs(). */
+struct history_query;
+json_t *sandbox_logs(struct sandbox_manager *m, const struct team *team, const char *id, const struct history_query *q);
 
 size_t sandbox_count(struct sandbox_manager *m, const char *team_id);
 

@@ -26,6 +26,7 @@ void watch_poke(struct sandbox_manager *m)
         if (eventfd_write(m->wake_fd, 1) < 0 && errno != EAGAIN)
                 log_warn("the sandbox watcher could not be woken: errno %d", errno);
         pthread_cond_broadcast(&m->due);
+        pthread_cond_broadcast(&m->collect_due);
 }
 
 int watch_add(struct sandbox_manager *m, struct entry *e, struct error *err)
@@ -70,6 +71,10 @@ void watch_bury(struct sandbox_manager *m, struct entry *e)
                 return;
         }
         manager_forget(m, e->id);
+        if (e->info->ends_ns <= clock_realtime_ns())
+                manager_log(m, e, "info", "sandbox ended: its time is over", NULL);
+        else
+                manager_log(m, e, "error", "sandbox ended: its machine has stopped", NULL);
         pthread_mutex_lock(&m->lock);
         entry_remove(m, e);
         pthread_cond_broadcast(&m->changed);

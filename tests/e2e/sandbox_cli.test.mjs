@@ -103,7 +103,10 @@ test('pause and resume', guard, async () => {
 })
 
 test('logs and metrics', guard, async () => {
-  await good('sandbox', 'logs', id)
+  await good('sandbox', 'exec', id, 'echo', 'for-the-log')
+  assert.match(await good('sandbox', 'logs', id), /INFO .*echo for-the-log.*message: 'process started'/)
+  const lines = (await good('sandbox', 'logs', '--format', 'json', id)).trim().split('\n').map((l) => JSON.parse(l))
+  assert.ok(lines.some((l) => l.event_type === 'process_end' || l.fields?.event_type === 'process_end' || JSON.stringify(l).includes('process_end')))
   const metrics = (await good('sandbox', 'metrics', '--format', 'json', id)).trim().split('\n').filter(Boolean).map((l) => JSON.parse(l))
   assert.ok(metrics.length > 0)
   assert.match(await good('sandbox', 'metrics', id), /CPU/i)

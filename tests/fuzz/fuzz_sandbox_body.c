@@ -1,11 +1,10 @@
-/* Bodies of sandbox requests, and the agent's metrics (a guest may answer anything). */
+/* Bodies of sandbox requests. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/sandbox-body.h"
 #include "base/json.h"
-#include "sandbox/metrics.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -13,9 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         CLEANUP_JSON json_t *j = NULL;
         struct sandbox_body b;
-        struct sandbox_metrics m;
 
-        sandbox_metrics_parse((const char *)data, size, &m, NULL);
         if (json_parse((const char *)data, size, &j, NULL) < 0 || !json_is_object(j))
                 return 0;
         if (sandbox_body_parse(j, size % 2, &b, NULL) < 0)

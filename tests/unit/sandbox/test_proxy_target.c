@@ -94,7 +94,7 @@ static void test_reserved(void **state)
 {
         static const char *const yes[] = {"/init", "//init", "/files/../init", "/%69nit", "/./init", "/init/", "/../init",
                                           "/a/b/../../init", "/files%2F..%2Finit", "/freeze", "/unfreeze", "/collapse",
-                                          "/fsfreeze", "/fsthaw", "/upgrade"};
+                                          "/fsfreeze", "/fsthaw", "/upgrade", "/telemetry"};
         static const char *const no[] = {"/", "/initx", "/files", "/init/x", "/process.Process/init", "/%2569nit", "/Init", ""};
 
         (void)state;
