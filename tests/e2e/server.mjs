@@ -124,7 +124,7 @@ export function random(seed) {
 // What a server holds, by kind. Records and logs in vmon.db grow by design and are left out.
 export function holdings(s) {
   const count = (what) => fs.readdirSync(`/proc/${s.pid}/${what}`).length
-  const files = fs.readdirSync(s.data, { recursive: true }).filter((f) => !/^vmon\.db/.test(f) && !f.startsWith('cache/steps/'))
+  const files = fs.readdirSync(s.data, { recursive: true }).filter((f) => !/^vmon\.db/.test(f) && !f.startsWith('cache/steps/') && !/^history(\/|$)/.test(f))
   const ours = [s.pid, ...machineProcesses(s.data)]
   const namespace = (pid) => { try { return fs.readlinkSync(`/proc/${pid}/ns/net`) } catch { return '' } }
   return {
