@@ -131,7 +131,7 @@ export function holdings(s) {
     processes: ours.length,
     descriptors: count('fd'),
     files: files.length,
-    kilobytes: Number(execFileSync('du', ['-sk', '--exclude=vmon.db*', '--exclude=steps', s.data], { encoding: 'utf8' }).split('\t')[0]),
+    kilobytes: Number(execFileSync('du', ['-sk', '--exclude=vmon.db*', '--exclude=steps', '--exclude=history', s.data], { encoding: 'utf8' }).split('\t')[0]),
     mounts: fs.readFileSync(`/proc/${s.pid}/mountinfo`, 'utf8').split('\n').length,
     namespaces: new Set(ours.map(namespace).filter(Boolean)).size,
     links: links(s.data).length, // the kernel removes a pair with its namespace
