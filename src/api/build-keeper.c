@@ -360,14 +360,10 @@ static void *keep(void *data)
 
 int keeper_start(struct template_service *s, struct error *err)
 {
-        pthread_condattr_t attributes;
         int r;
 
         pthread_mutex_init(&s->lock, NULL);
-        pthread_condattr_init(&attributes);
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        pthread_cond_init(&s->wake, &attributes);
-        pthread_condattr_destroy(&attributes);
+        clock_cond_init(&s->wake);
         r = pthread_create(&s->keeper, NULL, keep, s);
         s->keeper_runs = r == 0;
         return r == 0 ? 0 : error_errno(err, r, "start a thread");

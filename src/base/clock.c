@@ -12,6 +12,16 @@ static int64_t read_clock(clockid_t id)
         return (int64_t)ts.tv_sec * NSEC_PER_SEC + ts.tv_nsec;
 }
 
+void clock_cond_init(pthread_cond_t *c)
+{
+        pthread_condattr_t attr;
+
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(c, &attr);
+        pthread_condattr_destroy(&attr);
+}
+
 int64_t clock_realtime_ns(void)
 {
         return read_clock(CLOCK_REALTIME);

@@ -1,6 +1,7 @@
 /* Time: nanoseconds since the epoch as int64_t, and RFC 3339 text in UTC. */
 #pragma once
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -9,6 +10,9 @@
 
 int64_t clock_realtime_ns(void);
 int64_t clock_monotonic_ns(void);
+
+/* Initialises a condition variable whose timed waits go by clock_monotonic_ns(). */
+void clock_cond_init(pthread_cond_t *c);
 
 #define RFC3339_MAX 40
 

@@ -49,16 +49,6 @@ struct build_queue {
         bool supervised;
 };
 
-static void cond_init_monotonic(pthread_cond_t *c)
-{
-        pthread_condattr_t attr;
-
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        pthread_cond_init(c, &attr);
-        pthread_condattr_destroy(&attr);
-}
-
 bool build_run_stopped(void *data)
 {
         struct build_run *r = data;
@@ -424,7 +414,7 @@ int build_queue_new_with(const struct build_settings *s, const struct build_even
         q->ops = *ops;
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->work, NULL);
-        cond_init_monotonic(&q->supervise);
+        clock_cond_init(&q->supervise);
         q->workers = xcalloc(q->settings.max_builds, sizeof(*q->workers));
         r = build_cache_open(steps, BUILD_CACHE_LAYERS_MAX, s->step_cache_bytes, &q->cache, err);
         if (r >= 0)
@@ -446,7 +436,7 @@ int build_queue_submit(struct build_queue *q, struct build_job *job, struct erro
         t->run.cache = q->cache;
         t->run.log = (struct build_log){.events = &q->events, .build_id = job->build_id};
         pthread_mutex_init(&t->run.vm_lock, NULL);
-        cond_init_monotonic(&t->run.stopped);
+        clock_cond_init(&t->run.stopped);
         pthread_mutex_lock(&q->lock);
         if (q->closing) {
                 pthread_mutex_unlock(&q->lock);

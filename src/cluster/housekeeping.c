@@ -245,17 +245,13 @@ static void *keep_house(void *data)
 int housekeeping_new(const struct housekeeping_settings *s, struct housekeeping **ret, struct error *err)
 {
         struct housekeeping *h = xcalloc(1, sizeof(*h));
-        pthread_condattr_t attr;
         int r;
 
         h->settings = *s;
         h->settings.data_dir = xstrdup(s->data_dir);
         pthread_mutex_init(&h->run_lock, NULL);
         pthread_mutex_init(&h->lock, NULL);
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        pthread_cond_init(&h->wake, &attr);
-        pthread_condattr_destroy(&attr);
+        clock_cond_init(&h->wake);
         r = pthread_create(&h->thread, NULL, keep_house, h);
         h->running = r == 0;
         if (r != 0) {

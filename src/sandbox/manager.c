@@ -359,11 +359,7 @@ static struct sandbox_manager *manager_alloc(const struct sandbox_settings *s)
         pthread_mutex_init(&m->lock, NULL);
         pthread_cond_init(&m->changed, NULL);
         pthread_cond_init(&m->due, NULL);
-        pthread_condattr_t monotonic;
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&m->collect_due, &monotonic);
-        pthread_condattr_destroy(&monotonic);
+        clock_cond_init(&m->collect_due);
         m->history = history_new(s->data_dir);
         m->history_bytes = s->history_bytes;
         m->data_dir = xstrdup(s->data_dir);

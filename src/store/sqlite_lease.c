@@ -175,15 +175,11 @@ static int load(struct leases *l, struct error *err)
 int leases_open(struct sqlite_store *s, struct error *err)
 {
         struct leases *l = xcalloc(1, sizeof(*l));
-        pthread_condattr_t monotonic;
         int r;
 
         l->store = s;
         pthread_mutex_init(&l->lock, NULL);
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&l->changed, &monotonic);
-        pthread_condattr_destroy(&monotonic);
+        clock_cond_init(&l->changed);
         r = load(l, err);
         s->any_leased = l->count > 0;
         if (r == 0) {

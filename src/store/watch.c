@@ -49,15 +49,11 @@ void watch_hub_free(struct watch_hub *h)
 struct store_watch *watch_hub_add(struct watch_hub *h, const char *prefix)
 {
         struct store_watch *w = xcalloc(1, sizeof(*w));
-        pthread_condattr_t monotonic;
 
         w->hub = h;
         w->prefix = xstrdup(prefix);
         w->last = &w->first;
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&w->arrived, &monotonic);
-        pthread_condattr_destroy(&monotonic);
+        clock_cond_init(&w->arrived);
         pthread_mutex_lock(&h->lock);
         w->next = h->watches;
         h->watches = w;
