@@ -37,13 +37,12 @@
 #include <uv.h>
 
 #include "agent.h"
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "journal.h"
 #include "loop.h"
+#include "process-internal.h"
 
 #define PIPE_READ (32 * 1024)
 #define PTY_READ (16 * 1024)
@@ -89,52 +88,7 @@ struct process {
         struct timer *deadline, *linger;
 };
 
-struct ended {
-        struct ended *next;
-        pid_t pid;
-        char *tag;
-        struct process_end end;
-        int64_t at_ns;
-};
-
 static struct process *processes;
-static struct ended *ended_list;
-
-static const char *signal_text(int number, char *out, size_t size)
-{
-        static const char *const names[] = {
-                [SIGHUP] = "hangup", [SIGINT] = "interrupt", [SIGQUIT] = "quit", [SIGILL] = "illegal instruction",
-                [SIGTRAP] = "trace/breakpoint trap", [SIGABRT] = "aborted", [SIGBUS] = "bus error",
-                [SIGFPE] = "floating point exception", [SIGKILL] = "killed", [SIGUSR1] = "user defined signal 1",
-                [SIGSEGV] = "segmentation fault", [SIGUSR2] = "user defined signal 2", [SIGPIPE] = "broken pipe",
-                [SIGALRM] = "alarm clock", [SIGTERM] = "terminated", [SIGSTKFLT] = "stack fault",
-                [SIGCHLD] = "child exited", [SIGCONT] = "continued", [SIGSTOP] = "stopped (signal)",
-                [SIGTSTP] = "stopped", [SIGTTIN] = "stopped (tty input)", [SIGTTOU] = "stopped (tty output)",
-                [SIGURG] = "urgent I/O condition", [SIGXCPU] = "CPU time limit exceeded",
-                [SIGXFSZ] = "file size limit exceeded", [SIGVTALRM] = "virtual timer expired",
-                [SIGPROF] = "profiling timer expired", [SIGWINCH] = "window changed", [SIGIO] = "I/O possible",
-                [SIGPWR] = "power failure", [SIGSYS] = "bad system call",
-        };
-
-        if (number > 0 && (size_t)number < sizeof(names) / sizeof(names[0]) && names[number])
-                return names[number];
-        snprintf(out, size, "signal %d", number);
-        return out;
-}
-
-void process_describe(int status, struct process_end *ret)
-{
-        char number[24];
-
-        ret->exited = WIFEXITED(status);
-        ret->code = ret->exited ? WEXITSTATUS(status) : -1;
-        if (ret->exited)
-                snprintf(ret->status, sizeof(ret->status), "exit status %d", ret->code);
-        else
-                snprintf(ret->status, sizeof(ret->status), "signal: %s%s",
-                         signal_text(WTERMSIG(status), number, sizeof(number)),
-                         WCOREDUMP(status) ? " (core dumped)" : "");
-}
 
 static void free_poll(uv_handle_t *handle)
 {
@@ -315,32 +269,6 @@ static void end_inputs(struct process *p, int result)
         }
 }
 
-static void retain(struct process *p, const struct process_end *end)
-{
-        struct ended *e = xcalloc(1, sizeof(*e));
-
-        *e = (struct ended){ ended_list, p->pid, p->tag ? xstrdup(p->tag) : NULL, *end, clock_monotonic_ns() };
-        ended_list = e;
-}
-
-/* Drops what is too old, and what a new process with this PID or tag replaces. */
-static void prune_ended(pid_t pid, const char *tag)
-{
-        int64_t limit = clock_monotonic_ns() - PROCESS_RETAIN_MS * NSEC_PER_MSEC;
-
-        for (struct ended **at = &ended_list; *at; ) {
-                struct ended *e = *at;
-
-                if (e->at_ns >= limit && e->pid != pid && !(tag && streq(e->tag, tag))) {
-                        at = &e->next;
-                        continue;
-                }
-                *at = e->next;
-                free(e->tag);
-                free(e);
-        }
-}
-
 static void run_waiters(struct process *p)
 {
         while (p->waiters) {
@@ -361,41 +289,6 @@ static void unregister(struct process *p)
                 }
 }
 
-/* A process's part of the sandbox's log: what began and how it ended, without what it said (envd.md appendix D). */
-static json_t *event_fields(const struct process *p, const char *type)
-{
-        json_t *fields = json_pack("{s:s, s:i}", "event_type", type, "pid", (int)p->pid);
-
-        if (p->tag)
-                json_object_set_new(fields, "tag", journal_text(p->tag));
-        return fields;
-}
-
-static void log_start(const struct process *p, const struct process_start *s)
-{
-        CLEANUP_BUF struct buf command = {};
-        json_t *fields = event_fields(p, "process_start");
-
-        spawn_command_line(&s->spawn, &command);
-        json_object_set_new(fields, "command", journal_text(buf_str(&command)));
-        json_object_set_new(fields, "cwd", journal_text(s->spawn.cwd));
-        json_object_set_new(fields, "user", journal_text(s->spawn.user->name));
-        journal_add("info", "process", "process started", fields);
-}
-
-static void log_end(const struct process *p, const struct process_end *end)
-{
-        json_t *fields = event_fields(p, "process_end");
-
-        json_object_set_new(fields, "status", json_string(end->status));
-        json_object_set_new(fields, "exit_code", json_integer(end->code));
-        if (p->pty)
-                json_object_set_new(fields, "pty_bytes", json_integer((json_int_t)p->bytes[STREAM_PTY]));
-        for (enum process_stream s = STREAM_STDOUT; !p->pty && s <= STREAM_STDERR; s++)
-                json_object_set_new(fields, s == STREAM_STDOUT ? "stdout_bytes" : "stderr_bytes", json_integer((json_int_t)p->bytes[s]));
-        journal_add("info", "process", "process ended", fields);
-}
-
 static void finish(struct process *p)
 {
         struct process_end end;
@@ -406,10 +299,9 @@ static void finish(struct process *p)
         pipe_close(&p->in);
         end_inputs(p, -EPIPE);
         process_describe(p->status, &end);
-        log_end(p, &end);
+        process_log_end(p->pid, p->tag, p->pty, p->bytes, &end);
         unregister(p);
-        prune_ended(0, NULL);
-        retain(p, &end);
+        process_retain(p->pid, p->tag, &end);
         while (p->listeners) {
                 struct process_listener *l = p->listeners;
 
@@ -485,12 +377,12 @@ int process_start(const struct process_start *s, struct process **ret, struct er
         pipe_open(p, &p->in, child.in, STREAM_STDOUT);
         if (s->spawn.ordered && !p->pty)
                 order_open(p);
-        prune_ended(p->pid, p->tag);
+        process_forget_ended(p->pid, p->tag);
         p->next = processes;
         processes = p;
         if (s->deadline_ms >= 0)
                 p->deadline = timer_start((uint64_t)s->deadline_ms, 0, on_deadline, p);
-        log_start(p, s);
+        process_log_start(p->pid, s);
         update_reading(p);
         *ret = p;
         return 0;
@@ -512,28 +404,6 @@ struct process *process_by_tag(const char *tag)
                 if (p->tag && streq(p->tag, tag))
                         found = p; /* the list is newest first: the oldest live one counts */
         return found;
-}
-
-const struct process_end *process_ended_by_pid(pid_t pid, pid_t *ret_pid)
-{
-        prune_ended(0, NULL);
-        for (struct ended *e = ended_list; e; e = e->next)
-                if (e->pid == pid) {
-                        *ret_pid = pid;
-                        return &e->end;
-                }
-        return NULL;
-}
-
-const struct process_end *process_ended_by_tag(const char *tag, pid_t *ret_pid)
-{
-        prune_ended(0, NULL);
-        for (struct ended *e = ended_list; e; e = e->next)
-                if (e->tag && streq(e->tag, tag)) {
-                        *ret_pid = e->pid;
-                        return &e->end;
-                }
-        return NULL;
 }
 
 pid_t process_pid(const struct process *p)

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <openssl/sha.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -78,8 +77,7 @@ static int check_update(const struct state_update *u, struct error *err)
                         return error_set(err, ERROR_INVALID, "the access token is longer than %d bytes",
                                          STATE_TOKEN_MAX);
         }
-        if (u->token_hash && (strlen(u->token_hash) != 2 * SHA512_DIGEST_LENGTH ||
-                              strspn(u->token_hash, "0123456789abcdef") != 2 * SHA512_DIGEST_LENGTH))
+        if (u->token_hash && !str_is_hex(u->token_hash, 2 * SHA512_DIGEST_LENGTH))
                 return error_set(err, ERROR_INVALID, "access_token_hash is no SHA-512 in lower-case hexadecimal");
         r = check_env(u->env, "envVars", err);
         return r < 0 ? r : check_env(u->image_env, "image_env", err);
@@ -123,10 +121,10 @@ static void apply_locked(const struct state_update *u)
                 replace(&state.user, u->default_user);
         if (u->default_workdir && *u->default_workdir)
                 replace(&state.workdir, u->default_workdir);
-        if (u->sandbox_id && !streq(u->sandbox_id, state.sandbox_id))
+        if (u->sandbox_id && !streq(u->sandbox_id, state.sandbox_id)) {
                 journal_reset();
-        if (u->sandbox_id)
                 replace(&state.sandbox_id, u->sandbox_id);
+        }
         if (u->template_id)
                 replace(&state.template_id, u->template_id);
 }
@@ -175,8 +173,7 @@ static void hash_hex(const char *text, char ret[2 * SHA512_DIGEST_LENGTH + 1])
         SHA512_Update(&sha, text, strlen(text));
         SHA512_Final(digest, &sha);
 #pragma GCC diagnostic pop
-        for (size_t i = 0; i < sizeof(digest); i++)
-                snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+        hex_encode(digest, sizeof(digest), ret);
 }
 
 bool state_init_authorised(const char *token)
