@@ -18,7 +18,8 @@ int sandboxes_snapshot(void *data, struct api_request *q, struct api_response *p
 int sandboxes_snapshots(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_list(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_list_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);
-/* A bound of a time range in the query: `*ret` keeps its default when `key` is absent. ERROR_INVALID says `unit`. */
+/* A bound of a time range in the query, in ms or s: `*ret` keeps its default when `key` is absent. As milliseconds it fits 64 bits of nanoseconds.
+ * ERROR_INVALID says `unit`. */
 int sandboxes_time_bound(const char *query, const char *key, const char *unit, int64_t *ret, struct error *err);
 int sandboxes_logs(void *data, struct api_request *q, struct api_response *p, struct error *err);
 int sandboxes_logs_v2(void *data, struct api_request *q, struct api_response *p, struct error *err);

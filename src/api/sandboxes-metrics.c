@@ -55,10 +55,9 @@ int sandboxes_metrics(void *data, struct api_request *q, struct api_response *p,
                 r = error_set(err, ERROR_INVALID, "Invalid time range for metrics");
         if (r < 0)
                 return r;
-        if (end > SECONDS_MAX)
-                end = SECONDS_MAX;
-        size_t n = start > SECONDS_MAX ? (samples = NULL, 0)
-                                       : sandbox_metrics(s->manager, q->team, id, start * NSEC_PER_SEC, (end + 1) * NSEC_PER_SEC - 1, &samples);
+        start = start < SECONDS_MAX ? start : SECONDS_MAX;
+        end = end < SECONDS_MAX ? end : SECONDS_MAX;
+        size_t n = sandbox_metrics(s->manager, q->team, id, start * NSEC_PER_SEC, (end + 1) * NSEC_PER_SEC - 1, &samples);
         p->json = json_array();
         for (size_t i = 0; i < n; i++)
                 json_array_append_new(p->json, metric_json(&samples[i]));

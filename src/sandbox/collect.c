@@ -33,33 +33,28 @@
 #define READER_TIMEOUT_MS 5000
 #define LAST_TIMEOUT_MS 250
 
-static int no_answer(struct error *err, const char *why)
-{
-        return error_set(err, ERROR_UNAVAILABLE, "the sandbox's agent gave no metrics and logs: %s", why);
-}
-
 /* Sends all of `request` and receives all of the answer, until the monotonic time `end_ns`. */
 static int exchange(int fd, const struct buf *request, int64_t end_ns, struct buf *answer, struct error *err)
 {
         /* MSG_NOSIGNAL: the guest may close at any time. */
         if (send(fd, request->data, request->len, MSG_NOSIGNAL) != (ssize_t)request->len)
-                return no_answer(err, "the connection broke");
+                return sandbox_answer_error(err, "the connection broke");
         while (answer->len < ANSWER_MAX) {
                 int64_t left_us = (end_ns - clock_monotonic_ns()) / 1000;
                 struct timeval limit = { .tv_sec = left_us / 1000000, .tv_usec = left_us % 1000000 };
                 if (left_us <= 0)
-                        return no_answer(err, "it took too long");
+                        return sandbox_answer_error(err, "it took too long");
                 setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
                 ssize_t n = recv(fd, buf_reserve(answer, 16384), 16384, 0);
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return no_answer(err, errno == EAGAIN ? "it took too long" : "the connection broke");
+                        return sandbox_answer_error(err, errno == EAGAIN ? "it took too long" : "the connection broke");
                 if (n == 0)
                         return 0;
                 buf_grew(answer, (size_t)n);
         }
-        return no_answer(err, "too long an answer");
+        return sandbox_answer_error(err, "too long an answer");
 }
 
 static int ask(const struct entry *e, const char *target, int timeout_ms, int *ret_status, json_t **ret, struct error *err)
@@ -68,7 +63,7 @@ static int ask(const struct entry *e, const char *target, int timeout_ms, int *r
         CLEANUP_BUF struct buf request = {}, answer = {};
         CLEANUP_CLOSE int fd = -1;
         if (vm_connect(e->vm, VM_AGENT_PORT, &fd, NULL) < 0)
-                return no_answer(err, "it does not listen");
+                return sandbox_answer_error(err, "it does not listen");
         buf_addf(&request, "GET %s HTTP/1.0\r\nHost: localhost\r\n", target);
         if (e->envd_token[0])
                 buf_addf(&request, "X-Access-Token: %s\r\n", e->envd_token);
@@ -94,10 +89,10 @@ static int collect_once(struct sandbox_manager *m, struct entry *e, bool first, 
         int status = 0, r = ask(e, target, timeout_ms, &status, &answer, err);
         if (r == 0 && status == 404) {
                 r = ask(e, "/metrics", timeout_ms, &status, &old, err);
-                return r < 0 ? r : old ? take_metrics(m, e, old, err) : no_answer(err, "it refuses");
+                return r < 0 ? r : old ? take_metrics(m, e, old, err) : sandbox_answer_error(err, "it refuses");
         }
         if (r == 0 && !answer)
-                r = no_answer(err, "it refuses");
+                r = sandbox_answer_error(err, "it refuses");
         if (r < 0)
                 return r;
         if (first)
@@ -158,16 +153,10 @@ static int64_t step_of(int64_t range_ns)
 
 size_t sandbox_metrics(struct sandbox_manager *m, const struct team *team, const char *id, int64_t from_ns, int64_t to_ns, struct sandbox_metrics **ret)
 {
-        struct sandbox_metrics *all;
         if (to_ns >= clock_realtime_ns() - PERIOD_NS)
                 refresh(m, team, id, PERIOD_NS);
-        size_t n = history_metrics(m->history, team->id, id, from_ns, to_ns, 0, &all);
-        int64_t step_ns = n ? step_of(all[n - 1].time_ns - all[0].time_ns) : 0;
-        *ret = all;
-        if (step_ns == 0)
-                return n;
-        free(all);
-        return history_metrics(m->history, team->id, id, from_ns, to_ns, step_ns, ret);
+        size_t n = history_metrics(m->history, team->id, id, from_ns, to_ns, ret);
+        return n ? sandbox_metrics_thin(*ret, n, step_of((*ret)[n - 1].time_ns - (*ret)[0].time_ns)) : 0;
 }
 
 json_t *sandbox_logs(struct sandbox_manager *m, const struct team *team, const char *id, const struct history_query *q)

@@ -58,9 +58,8 @@ struct history_query {
 json_t *history_logs(struct history *h, const char *team, const char *id, const struct history_query *q);
 
 void history_sample(struct history *h, const char *team, const char *id, const struct sandbox_metrics *s);
-/* The samples of from_ns to to_ns, ascending; of each `step_ns` of time one, their mean (0: all). free() *ret; its count is returned. */
-size_t history_metrics(struct history *h, const char *team, const char *id, int64_t from_ns, int64_t to_ns, int64_t step_ns,
-                       struct sandbox_metrics **ret);
+/* The samples of from_ns to to_ns, in the order in which they were taken. free() *ret; its count is returned. */
+size_t history_metrics(struct history *h, const char *team, const char *id, int64_t from_ns, int64_t to_ns, struct sandbox_metrics **ret);
 
 /* Removes what was last written HISTORY_SECONDS ago, and then the least recently written ones beyond `bytes_max` (0: no bound). */
 void history_trim(struct history *h, uint64_t bytes_max);

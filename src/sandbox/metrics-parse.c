@@ -1,4 +1,4 @@
-/* Reading the agent's answers, apart from the asking (collect.c) because it is pure: the guest may answer anything. */
+/* Reading the agent's answers and thinning series of them, apart from the asking (collect.c) because it is pure: the guest may answer anything. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "sandbox/metrics.h"
 
-static int no_answer(struct error *err, const char *why)
+int sandbox_answer_error(struct error *err, const char *why)
 {
         return error_set(err, ERROR_UNAVAILABLE, "the sandbox's agent gave no metrics and logs: %s", why);
 }
@@ -22,10 +22,10 @@ int sandbox_answer_parse(const char *answer, size_t len, int *ret_status, json_t
         const char *body = memmem(answer, len, "\r\n\r\n", 4);
         uint64_t status;
         if (len < 13 || strncmp(answer, "HTTP/1.", 7) != 0 || answer[8] != ' ' || answer[12] != ' ' || !body)
-                return no_answer(err, "not HTTP");
+                return sandbox_answer_error(err, "not HTTP");
         char digits[4] = { answer[9], answer[10], answer[11] };
         if (!str_to_u64(digits, 599, &status))
-                return no_answer(err, "not HTTP");
+                return sandbox_answer_error(err, "not HTTP");
         *ret_status = (int)status;
         *ret = NULL;
         if (status != 200)
@@ -35,7 +35,7 @@ int sandbox_answer_parse(const char *answer, size_t len, int *ret_status, json_t
                 return 0;
         json_decref(*ret);
         *ret = NULL;
-        return no_answer(err, "not a JSON object");
+        return sandbox_answer_error(err, "not a JSON object");
 }
 
 int sandbox_metrics_read(const json_t *j, struct sandbox_metrics *ret, struct error *err)
@@ -43,7 +43,7 @@ int sandbox_metrics_read(const json_t *j, struct sandbox_metrics *ret, struct er
         json_int_t cpus = json_int(j, "cpu_count", 0);
         const json_t *used = json_object_get(j, "cpu_used_pct");
         if (cpus < 1 || cpus > 4096 || !json_is_number(used) || json_int(j, "ts", -1) < 0 || json_int(j, "mem_total", -1) < 0)
-                return no_answer(err, "members are missing");
+                return sandbox_answer_error(err, "members are missing");
         double share = json_number_value(used);
         *ret = (struct sandbox_metrics){
                 .time_ns = clock_realtime_ns(),
@@ -56,4 +56,52 @@ int sandbox_metrics_read(const json_t *j, struct sandbox_metrics *ret, struct er
                 .disk_total = bytes_member(j, "disk_total"),
         };
         return 0;
+}
+
+struct mean {
+        struct sandbox_metrics sum;
+        uint64_t count;
+};
+
+static void mean_add(struct mean *m, const struct sandbox_metrics *s)
+{
+        struct sandbox_metrics *sum = &m->sum;
+        sum->time_ns = s->time_ns; /* the last one's */
+        sum->cpu_count = s->cpu_count;
+        sum->cpu_used_pct += s->cpu_used_pct;
+        sum->mem_used += s->mem_used;
+        sum->mem_total = s->mem_total;
+        sum->mem_cache += s->mem_cache;
+        sum->disk_used += s->disk_used;
+        sum->disk_total = s->disk_total;
+        m->count++;
+}
+
+static struct sandbox_metrics mean_of(const struct mean *m)
+{
+        struct sandbox_metrics s = m->sum;
+        s.cpu_used_pct /= (double)m->count;
+        s.mem_used /= m->count;
+        s.mem_cache /= m->count;
+        s.disk_used /= m->count;
+        return s;
+}
+
+size_t sandbox_metrics_thin(struct sandbox_metrics *samples, size_t count, int64_t step_ns)
+{
+        struct mean mean = {};
+        size_t n = 0;
+        if (step_ns <= 0)
+                return count;
+        for (size_t i = 0; i < count; i++) {
+                const struct sandbox_metrics s = samples[i];
+                if (mean.count && s.time_ns / step_ns != mean.sum.time_ns / step_ns) {
+                        samples[n++] = mean_of(&mean);
+                        mean = (struct mean){};
+                }
+                mean_add(&mean, &s);
+        }
+        if (mean.count)
+                samples[n++] = mean_of(&mean);
+        return n;
 }

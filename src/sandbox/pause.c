@@ -120,14 +120,14 @@ static int pause_entry(struct sandbox_manager *m, struct entry *e, struct error 
                 leave_vm(m, e);
         pthread_mutex_unlock(&e->vm_lock);
         json_decref(wake);
-        if (r < 0)
+        if (r < 0) {
                 go_on(m, e);
-        else
-                manager_log(m, e, "info", "sandbox paused", NULL);
-        if (r == 0)
-                log_info("sandbox %s paused: %llu pages of its memory had changed, %lld ms", e->id, (unsigned long long)pages,
-                         (long long)((clock_monotonic_ns() - began) / NSEC_PER_MSEC));
-        return r;
+                return r;
+        }
+        manager_log(m, e, "info", "sandbox paused", NULL);
+        log_info("sandbox %s paused: %llu pages of its memory had changed, %lld ms", e->id, (unsigned long long)pages,
+                 (long long)((clock_monotonic_ns() - began) / NSEC_PER_MSEC));
+        return 0;
 }
 
 /* RUNNING -> PAUSING by exactly one caller: a reference, or NULL. */

@@ -57,6 +57,14 @@ static void bury_later(struct sandbox_manager *m, struct entry *e)
         pthread_mutex_unlock(&m->lock);
 }
 
+static void log_end(struct sandbox_manager *m, struct entry *e)
+{
+        pthread_mutex_lock(&m->lock);
+        bool in_time = e->info->ends_ns <= clock_realtime_ns();
+        pthread_mutex_unlock(&m->lock);
+        manager_log(m, e, in_time ? "info" : "error", in_time ? "sandbox ended: its time is over" : "sandbox ended: its machine has stopped", NULL);
+}
+
 /* For a VM that is dead or overdue and was claimed. The namespace may outlive a shim that was killed: vm_kill() releases
  * whatever is left. */
 void watch_bury(struct sandbox_manager *m, struct entry *e)
@@ -71,10 +79,7 @@ void watch_bury(struct sandbox_manager *m, struct entry *e)
                 return;
         }
         manager_forget(m, e->id);
-        if (e->info->ends_ns <= clock_realtime_ns())
-                manager_log(m, e, "info", "sandbox ended: its time is over", NULL);
-        else
-                manager_log(m, e, "error", "sandbox ended: its machine has stopped", NULL);
+        log_end(m, e);
         pthread_mutex_lock(&m->lock);
         entry_remove(m, e);
         pthread_cond_broadcast(&m->changed);

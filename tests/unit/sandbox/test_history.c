@@ -163,7 +163,7 @@ static void test_torn(void **state)
         append_to("metrics", "half a record", 13);
         s.time_ns = 2;
         history_sample(history, "team", "box", &s);
-        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, 0, &all), 2);
+        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, &all), 2);
         assert_int_equal(all[1].time_ns, 2);
         free(all);
 }
@@ -176,16 +176,18 @@ static void test_metrics(void **state)
                 struct sandbox_metrics s = { .time_ns = i * 5 * NSEC_PER_SEC, .cpu_count = 2, .cpu_used_pct = i, .mem_used = (uint64_t)i, .mem_total = 99 };
                 history_sample(history, "team", "box", &s);
         }
-        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, 0, &all), 20);
+        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, &all), 20);
         free(all);
-        assert_int_equal(history_metrics(history, "team", "box", 10 * NSEC_PER_SEC, 20 * NSEC_PER_SEC, 0, &all), 3);
+        assert_int_equal(history_metrics(history, "team", "box", 10 * NSEC_PER_SEC, 20 * NSEC_PER_SEC, &all), 3);
         free(all);
-        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, 30 * NSEC_PER_SEC, &all), 4);
+        assert_int_equal(history_metrics(history, "team", "box", 0, INT64_MAX, &all), 20);
+        assert_int_equal(sandbox_metrics_thin(all, 20, 0), 20);
+        assert_int_equal(sandbox_metrics_thin(all, 20, 30 * NSEC_PER_SEC), 4);
         assert_int_equal(all[0].mem_used, 2);
         assert_true(all[0].cpu_used_pct > 2.49 && all[0].cpu_used_pct < 2.51);
         assert_int_equal(all[1].mem_used, 8);
         free(all);
-        assert_int_equal(history_metrics(history, "team", "nobody", 0, INT64_MAX, 0, &all), 0);
+        assert_int_equal(history_metrics(history, "team", "nobody", 0, INT64_MAX, &all), 0);
         free(all);
 }
 
