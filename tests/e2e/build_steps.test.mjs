@@ -1,16 +1,12 @@
 // Step semantics in a real guest (template-api 11, checklist 18.11): many checks in few builds, since a boot is what costs time.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import zlib from 'node:zlib'
 import { BuildError, Sandbox, Template } from 'e2b'
-import { dir, eventually, image, logTo, port, request } from './lib.mjs'
-
-const admin = (...words) =>
-  execFileSync(process.env.VMON, ['admin', '--data-dir', path.join(dir, 'data'), '--cluster-url', `http://127.0.0.1:${process.env.VMON_E2E_CLUSTER_PORT}`, ...words])
+import { admin, dir, eventually, image, logTo, port, request } from './lib.mjs'
 
 let context
 before(() => {

@@ -18,6 +18,10 @@ export function serve(action) {
   execFileSync(path.join(here, 'serve'), [action], { stdio: 'inherit' })
 }
 
+// `vmon admin` against the run's server; what it prints.
+export const admin = (...words) => execFileSync(process.env.VMON, ['admin', '--data-dir', path.join(dir, 'data'), '--cluster-url',
+  `http://127.0.0.1:${process.env.VMON_E2E_CLUSTER_PORT}`, ...words], { encoding: 'utf8' })
+
 // The log of every build goes to a file beside the server's log: a failed run shows what happened.
 export function logTo(name) {
   const file = path.join(dir, `build-${name}.log`)

@@ -1,14 +1,10 @@
 // Who may do what with a sandbox (issue 3, demand 4): each endpoint with a key of the own team, of another one, an unknown key and none. The
 // template endpoints are in tests/api/test_access.py.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { Sandbox } from 'e2b'
-import { apiKey, busyboxTemplate, dir, request } from './lib.mjs'
+import { admin, apiKey, busyboxTemplate, request } from './lib.mjs'
 
-const admin = (...words) => execFileSync(process.env.VMON, ['admin', '--data-dir', path.join(dir, 'data'), '--cluster-url',
-  `http://127.0.0.1:${process.env.VMON_E2E_CLUSTER_PORT}`, ...words], { encoding: 'utf8' })
 const made = []
 let other, running, paused, snapshot
 

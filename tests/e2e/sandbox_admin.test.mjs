@@ -1,14 +1,11 @@
 // vmon admin against running machines: list, console, kill, and the artifacts of a template that was deleted under a sandbox.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { Sandbox, Template } from 'e2b'
-import { busybox, dir, logTo, request } from './lib.mjs'
+import { admin, busybox, dir, logTo, request } from './lib.mjs'
 
-const admin = (...words) => execFileSync(process.env.VMON, ['admin', '--data-dir', path.join(dir, 'data'), '--cluster-url',
-  `http://127.0.0.1:${process.env.VMON_E2E_CLUSTER_PORT}`, ...words], { encoding: 'utf8' })
 
 test('147 the administrator sees, reads and kills sandboxes; a deleted template goes with its last one', async () => {
   await Template.build(busybox(), 'admin', { cpuCount: 1, memoryMB: 512, onBuildLogs: logTo('admin') })
