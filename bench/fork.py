@@ -2,7 +2,7 @@
 
 In one run, interleaved: the floor (bare QEMU restore of the same snapshot to the agent's first answer, by
 build/vmon-bench-fork), POST /sandboxes to 201, and create to the first answer of a command. Prints p50 and p95, the
-ratios to the floor, the cold boot of the same root file system, the private memory of an idle clone, and pausing it (POST to
+ratios to the floor, the cold boot of the same root file system, the private memory and the CPU time of an idle clone, and pausing it (POST to
 204, durable) and resuming it (POST to 201). All of that without sandboxes that are kept ready; then the server is started again
 with a warm pool, and creates that find one there are measured, one at a time, fifty at once, and create and kill in turn.
 """
@@ -23,19 +23,38 @@ def first_command(sandbox):
     assert status == 200 and base64.b64encode(b'hi\n') in payload, (status, payload)
 
 
-def private_mib(sandbox_id):
-    """What the VM's QEMU and shim have written, by smaps_rollup. (Their private clean pages, of programs and of the template's memory, are shared
-    as soon as there is a second VM.)"""
-    total = 0
+def processes(sandbox_id):
+    """The /proc directories of the VM's QEMU and shim."""
     for cmdline in glob.glob('/proc/[0-9]*/cmdline'):
         try:
             if sandbox_id.encode() in open(cmdline, 'rb').read():
-                for line in open(os.path.dirname(cmdline) + '/smaps_rollup'):
-                    if line.startswith('Anonymous:'):
-                        total += int(line.split()[1])
+                yield os.path.dirname(cmdline)
         except OSError:
             continue
-    return total / 1024
+
+
+def private_mib(sandbox_id):
+    """What the VM's QEMU and shim have written, by smaps_rollup. (Their private clean pages, of programs and of the template's memory, are shared
+    as soon as there is a second VM.)"""
+    return sum(int(line.split()[1]) for process in processes(sandbox_id) for line in open(process + '/smaps_rollup')
+               if line.startswith('Anonymous:')) / 1024
+
+
+def cpu_s(sandbox_id):
+    """The time that the VM's QEMU and shim have had on a CPU."""
+    return sum(sum(map(int, open(process + '/stat').read().rsplit(')', 1)[1].split()[11:13]))
+               for process in processes(sandbox_id)) / os.sysconf('SC_CLK_TCK')
+
+
+def idle_cpu_ratio():
+    """CPU time over wall clock time of a sandbox in which nothing happens, after it has settled."""
+    sandbox = json.loads(call('POST', '/sandboxes', {'templateID': 'busybox', 'timeout': 300})[1])
+    time.sleep(10)
+    before = cpu_s(sandbox['sandboxID'])
+    time.sleep(60)
+    used = cpu_s(sandbox['sandboxID']) - before
+    assert call('DELETE', '/sandboxes/' + sandbox['sandboxID'])[0] == 204
+    return used / 60
 
 
 def floor(build_dir, kit, extra=()):
@@ -176,6 +195,7 @@ def main():
     metrics['resume_to_create_p50_ratio'] = round(metrics['resume_p50_ms'] / metrics['create_p50_ms'], 2)
     metrics['paused_memory_p50_mib'] = round(statistics.median(changed), 1)
     metrics['private_memory_p50_mib'] = round(statistics.median(private), 1)
+    metrics['idle_cpu_ratio'] = round(idle_cpu_ratio(), 4)
     pooled(build_dir, kit, metrics)
     report('fork', metrics, build_dir)
 

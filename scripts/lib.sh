@@ -20,7 +20,7 @@ packages_of() {
         case $1 in
         build)
                 echo gcc libc6-dev meson ninja-build pkg-config libuv1-dev libcurl4-openssl-dev libjansson-dev \
-                        libsqlite3-dev libssl-dev zlib1g-dev libzstd-dev libarchive-dev libacl1-dev libcmocka-dev
+                        libsqlite3-dev libssl-dev libc-ares-dev zlib1g-dev libzstd-dev libarchive-dev libacl1-dev libcmocka-dev
                 if [ "$release" = 12 ]; then echo libhttp-parser-dev; else echo libllhttp-dev; fi
                 ;;
         run)

@@ -21,7 +21,6 @@
 #include "shim.h"
 #include "vm/qemu.h"
 
-#define UID_BASE 1000000u
 /* QEMU's own descriptors: eventfds and sockets, besides the chain's. */
 #define NOFILE_MAX 1024
 

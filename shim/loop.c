@@ -134,7 +134,7 @@ int shim_loop(struct shim *s)
         size_t capacity = 0;
 
         while (!s->qemu_reaped) {
-                size_t need = FIXED + client_poll_size(s), n;
+                size_t need = FIXED + client_poll_size(s) + egress_poll_size(s), n, e;
                 const int fixed[FIXED] = {
                         s->client_count < SHIM_CLIENTS_MAX ? s->listen_fd : -1, s->monitor.fd, s->console_fd, s->errors_fd,
                         s->share_errors_fd, s->timer_fd, s->signal_fd, s->qemu_pidfd, s->virtiofsd_pidfd};
@@ -146,9 +146,11 @@ int shim_loop(struct shim *s)
                 for (size_t i = 0; i < FIXED; i++)
                         fds[i] = (struct pollfd){.fd = fixed[i], .events = POLLIN};
                 n = client_poll_fill(s, fds + FIXED);
-                if (poll(fds, FIXED + n, client_next_timeout_ms(s)) < 0 && errno != EINTR)
+                e = egress_poll_fill(s, fds + FIXED + n);
+                if (poll(fds, FIXED + n + e, client_next_timeout_ms(s)) < 0 && errno != EINTR)
                         return -errno;
-                /* Clients first: fixed handlers may add one at the head of the list. */
+                /* What is already there first: clients may replace rules, fixed handlers add a client at the head of the list. */
+                egress_poll_handle(s, fds + FIXED + n, e);
                 client_poll_handle(s, fds + FIXED, n);
                 handle_fixed(s, fds);
         }

@@ -7,8 +7,7 @@
 #include "base/mem.h"
 #include "vm/net.h"
 
-/* The strings of an array, borrowed; the caller frees the list. What is no string becomes "", which is no address. */
-static const char **strings_of(const json_t *list)
+const char **network_strings(const json_t *list)
 {
         const char **ret = xcalloc(json_array_size(list) + 1, sizeof *ret);
 
@@ -20,13 +19,30 @@ static const char **strings_of(const json_t *list)
         return ret;
 }
 
+struct lists {
+        const char **allow, **deny, **domains;
+};
+
+static struct lists lists_of(const json_t *egress)
+{
+        return (struct lists){network_strings(json_object_get(egress, "allow")), network_strings(json_object_get(egress, "deny")),
+                              network_strings(json_object_get(egress, "domains"))};
+}
+
+static void lists_free(struct lists *l)
+{
+        free(l->allow);
+        free(l->deny);
+        free(l->domains);
+}
+
 int network_begin(struct shim *s, struct error *err)
 {
         const json_t *egress = json_object_get(s->config, "egress");
-        CLEANUP_FREE const char **allow = strings_of(json_object_get(egress, "allow")), **deny = strings_of(json_object_get(egress, "deny"));
+        CLEANUP(lists_free) struct lists l = lists_of(egress);
         struct net_config c = {.slot = (unsigned)s->slot,
                                .owner = s->dir,
-                               .egress = {allow, deny},
+                               .egress = {l.allow, l.deny, l.domains},
                                .allow_private = json_bool(s->config, "allow_private_network", false)};
         int r;
 
@@ -37,6 +53,7 @@ int network_begin(struct shim *s, struct error *err)
         r = net_begin(&c, &s->net, err);
         if (r < 0)
                 return r;
+        egress_replace(s, net_take_listener(s->net), json_object_get(egress, "domains"));
         s->tap_fd = net_tap_fd(s->net);
         return 0;
 }
@@ -48,16 +65,21 @@ int network_finish(struct shim *s, struct error *err)
 
 int network_set_egress(struct shim *s, const json_t *egress, struct error *err)
 {
-        CLEANUP_FREE const char **allow = strings_of(json_object_get(egress, "allow")), **deny = strings_of(json_object_get(egress, "deny"));
-        struct net_egress e = {allow, deny};
+        CLEANUP(lists_free) struct lists l = lists_of(egress);
+        struct net_egress e = {l.allow, l.deny, l.domains};
+        int r;
 
         if (!s->net)
                 return error_set(err, ERROR_UNAVAILABLE, "network rules need --network nat");
-        return net_set_egress(s->net, &e, err);
+        r = net_set_egress(s->net, &e, err);
+        if (r == 0)
+                egress_replace(s, net_take_listener(s->net), json_object_get(egress, "domains"));
+        return r;
 }
 
 void network_end(struct shim *s)
 {
+        egress_end(s);
         net_end(s->net);
         s->net = NULL;
 }

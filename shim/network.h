@@ -3,6 +3,9 @@
 
 #include "shim.h"
 
+/* The strings of an array, borrowed; the caller frees the list. What is no string becomes "", which is neither address nor domain. */
+const char **network_strings(const json_t *list);
+
 /* Namespace and tap: what QEMU needs to start. No-op unless the network is nat. */
 int network_begin(struct shim *s, struct error *err);
 /* Addresses, veth, filter rules. */

@@ -16,7 +16,7 @@
  *   qmp {"execute","arguments","await"} + optional descriptor; {"return",…} and, with await, {"event":data}
  *   console                             + descriptor of a memfd with the last bytes, at offset 0
  *   set-expiry {"expires_at_ns"}
- *   set-egress {"egress":{"allow":[…],"deny":[…]}}   what the guest may reach (vm/net.h); also in the configuration
+ *   set-egress {"egress":{"allow":[…],"deny":[…],"domains":[…]}}   what the guest may reach (vm/net.h); also in the configuration
  *   kill {"reason"}                     answered at once; the end shows as end-of-stream
  */
 #pragma once
@@ -37,10 +37,14 @@
 #define SHIM_CONNECT_TIMEOUT_MS 10000
 #define SHIM_CONSOLE_BYTES (64u << 10)
 #define SHIM_ERRORS_BYTES (4u << 10)
+/* Users of QEMU and of vmon-egress, plus the slot. */
+#define UID_BASE 1000000u
+#define EGRESS_UID_BASE 1010000u
 /* First number for the shim's own descriptors, out of the way of enum qemu_fd. */
 #define SHIM_FD_HIGH 300
 
 struct client;
+struct egress;
 struct net;
 
 struct monitor {
@@ -70,6 +74,8 @@ struct shim {
         struct monitor monitor;
         struct client *clients;
         unsigned client_count;
+        struct egress *egress; /* newest first */
+        unsigned egress_count;
         int64_t expires_at_ns;
         bool ending;
         const char *reason;    /* why it was ended: "killed", "expired"; NULL = by itself */
@@ -111,6 +117,13 @@ void client_qmp_event(struct shim *s, const json_t *line);
 struct client *client_next_command(struct shim *s, const char **ret_command, const json_t **ret_arguments, int *ret_fd);
 void client_qmp_lost(struct shim *s);
 void client_flush(struct shim *s); /* what can leave now */
+
+/* egress.c: who decides on connections by domain. Takes the listener; -1 = no domains any more. */
+void egress_replace(struct shim *s, int listener, const json_t *domains);
+void egress_end(struct shim *s);
+size_t egress_poll_size(const struct shim *s);
+size_t egress_poll_fill(const struct shim *s, struct pollfd *fds);
+void egress_poll_handle(struct shim *s, const struct pollfd *fds, size_t n);
 
 /* loop.c */
 void shim_end(struct shim *s, const char *reason); /* kills QEMU; the loop ends when it is reaped */

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "sandbox/sandbox.h"
+#include "vm/net.h"
+#include "vm/net_domain.h"
 
 static int invalid(struct error *err, const char *key, const char *what)
 {
@@ -146,9 +148,23 @@ static bool is_address(const char *text, bool *ret_unspecified)
         return true;
 }
 
-/* The addresses and ranges of both lists (sandbox-api 13.2). */
-static int check_addresses(const json_t *network, struct error *err)
+/* Is there "0.0.0.0/0" (the SDK's ALL_TRAFFIC), whatever address it is written with? */
+static bool denies_all(const json_t *deny)
 {
+        char cidr[NET_CIDR_MAX];
+        size_t n;
+        json_t *v;
+        json_array_foreach((json_t *)deny, n, v)
+                if (net_parse_cidr(json_string_value(v), cidr) && streq(cidr, "0.0.0.0/0"))
+                        return true;
+        return false;
+}
+
+/* The entries of both lists (sandbox-api 13.2). */
+static int check_entries(const json_t *network, bool no_internet, struct error *err)
+{
+        char domain[NET_DOMAIN_MAX];
+        bool by_domain = false;
         const json_t *allow = member(network, "allowOut"), *deny = member(network, "denyOut");
         bool unspecified;
         size_t n;
@@ -159,23 +175,27 @@ static int check_addresses(const json_t *network, struct error *err)
                 if (!is_address(json_string_value(v), &unspecified) || unspecified)
                         return error_set(err, ERROR_INVALID, "invalid denied CIDR %.64s", json_string_value(v));
         json_array_foreach((json_t *)allow, n, v) {
-                if (!is_address(json_string_value(v), &unspecified))
-                        return error_set(err, ERROR_INVALID,
-                                         "allowOut by domain ('%.128s') is not available on this server yet, only addresses and ranges; it is "
-                                         "refused rather than ignored", json_string_value(v));
-                if (unspecified)
+                bool address = is_address(json_string_value(v), &unspecified);
+                if (!address && !net_parse_domain(json_string_value(v), domain))
+                        return error_set(err, ERROR_INVALID, "invalid allowed address or domain %.128s (name, *.name or *, without scheme, port and "
+                                                             "path; international names in their xn-- form)", json_string_value(v));
+                if (address && unspecified)
                         return error_set(err, ERROR_INVALID, "invalid allowed address %.64s", json_string_value(v));
+                by_domain |= !address;
         }
+        if (by_domain && !no_internet && !denies_all(deny))
+                return error_set(err, ERROR_INVALID, "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out to block all "
+                                                     "other traffic.");
         return 0;
 }
 
-int network_rules_check(const json_t *network, struct error *err)
+int network_rules_check(const json_t *network, const json_t *allow_internet_access, struct error *err)
 {
         if (member(network, "egressProxy"))
                 return error_set(err, ERROR_FORBIDDEN, "egressProxy is not enabled on this server");
         if (json_object_size(member(network, "rules")) > 0)
                 return error_set(err, ERROR_INVALID, "network rules with header transforms are not available on this server; leave 'rules' out");
-        return check_addresses(network, err);
+        return check_entries(network, json_is_false(allow_internet_access), err);
 }
 
 static int parse_network(const json_t *j, struct sandbox_body *b, struct error *err)
@@ -299,7 +319,7 @@ static int check_network(const struct sandbox_body *b, struct error *err)
         if (b->mask_request_host && !is_mask(b->mask_request_host))
                 return error_set(err, ERROR_INVALID, "invalid maskRequestHost %.64s: it is a host name or address, then perhaps a colon and a port, "
                                                      "where ${PORT} stands for the port of the request", b->mask_request_host);
-        return network_rules_check(b->network, err);
+        return network_rules_check(b->network, b->allow_internet_access, err);
 }
 
 int sandbox_body_check(const struct sandbox_body *b, struct error *err)

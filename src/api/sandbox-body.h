@@ -12,7 +12,7 @@
 #define SANDBOX_METADATA_MAX (64 * 1024)  /* bytes of all keys and values */
 #define SANDBOX_ENV_MAX (256 * 1024)      /* the same; it travels to the agent in one line of at most 1 MiB */
 #define SANDBOX_TEMPLATE_REF_MAX 512
-#define SANDBOX_EGRESS_MAX 1000           /* addresses and ranges of allowOut and denyOut together */
+#define SANDBOX_EGRESS_MAX 1000           /* entries of allowOut and denyOut together */
 
 struct sandbox_body { /* pointers are borrowed from the parsed request */
         const char *template_ref;
@@ -38,8 +38,9 @@ int sandbox_body_check(const struct sandbox_body *b, struct error *err);
 /* Egress rules: the top-level "allow_internet_access" and what both `network` of create and the body of PUT network hold.
  * Types as "validation error: …". */
 int network_rules_validate(const json_t *network, struct error *err);
-/* Are its addresses well-formed, and is there nothing that this server cannot enforce (domains, proxies, transforms)? */
-int network_rules_check(const json_t *network, struct error *err);
+/* Are its addresses and domains well-formed (domains also need all else denied: by denyOut, or by `allow_internet_access` false; it may be NULL), and
+ * is there nothing that this server cannot enforce (proxies, transforms)? */
+int network_rules_check(const json_t *network, const json_t *allow_internet_access, struct error *err);
 
 /* The int32 member `key`: ERROR_INVALID when absent (unless `*ret` shall keep its default: `required` false), of another
  * type or out of range. */

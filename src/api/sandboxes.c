@@ -183,7 +183,7 @@ static int put_network(void *data, struct api_request *q, struct api_response *p
         if (r == 0)
                 r = must_exist(s, q, id, err);
         if (r == 0)
-                r = network_rules_check(q->json, err);
+                r = network_rules_check(q->json, given(q->json, "allow_internet_access"), err);
         if (r == 0)
                 r = sandbox_set_network(s->manager, q->team, id, given(q->json, "allowOut"), given(q->json, "denyOut"),
                                         given(q->json, "allow_internet_access"), err);

@@ -1,6 +1,7 @@
 #include "base/subprocess.h"
 
 #include "base/cleanup.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -174,4 +175,17 @@ int subprocess_feed(const char *const argv[], const void *input, size_t len, str
 int subprocess_run(const char *const argv[], struct buf *out, struct error *err)
 {
         return subprocess_feed(argv, NULL, 0, out, err);
+}
+
+char *program_beside(const char *name)
+{
+        char self[4096];
+        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+        const char *slash;
+
+        if (n < 0)
+                return xstrdup(name);
+        self[n] = '\0';
+        slash = strrchr(self, '/');
+        return xasprintf("%.*s/%s", slash ? (int)(slash - self) : 0, self, name);
 }

@@ -13,3 +13,6 @@ int subprocess_run(const char *const argv[], struct buf *out, struct error *err)
 
 /* The same with `input` fed to its standard input. */
 int subprocess_feed(const char *const argv[], const void *input, size_t len, struct buf *out, struct error *err);
+
+/* The path of a program that is installed in the same directory as this one; free() it. */
+char *program_beside(const char *name);

@@ -1,5 +1,5 @@
 /* What a sandbox may reach (sandbox-api 13): kept with it as the API was told, handed to its supervisor as lists of IPv4 addresses and
- * ranges. Guests have no IPv6, so entries of that kind have nothing to do. */
+ * ranges, and of domains. Guests have no IPv6, so entries of that kind have nothing to do. */
 #include <errno.h>
 #include <string.h>
 
@@ -7,27 +7,33 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sandbox/manager.h"
+#include "vm/net.h"
+#include "vm/net_domain.h"
 
-static void add_ipv4(json_t *to, const json_t *list)
+static void sort_entries(const json_t *list, json_t *addresses, json_t *domains)
 {
+        char cidr[NET_CIDR_MAX], domain[NET_DOMAIN_MAX];
         size_t n;
         json_t *v;
         json_array_foreach((json_t *)list, n, v)
-                if (json_is_string(v) && !strchr(json_string_value(v), ':'))
-                        json_array_append(to, v);
+                if (net_parse_cidr(json_string_value(v) ?: "", cidr))
+                        json_array_append(addresses, v);
+                else if (net_parse_domain(json_string_value(v) ?: "", domain))
+                        json_array_append_new(domains, json_string(domain));
 }
 
 json_t *manager_egress(const struct sandbox_info *i)
 {
-        json_t *allow = json_array(), *deny = json_array();
-        add_ipv4(allow, json_object_get(i->network, "allowOut"));
-        add_ipv4(deny, json_object_get(i->network, "denyOut"));
+        json_t *allow = json_array(), *deny = json_array(), *domains = json_array();
+        sort_entries(json_object_get(i->network, "allowOut"), allow, domains);
+        sort_entries(json_object_get(i->network, "denyOut"), deny, domains);
         if (json_is_false(i->allow_internet_access))
                 json_array_append_new(deny, json_string("0.0.0.0/0"));
         if (json_array_size(allow) + json_array_size(deny) > 0)
-                return json_pack("{s:o, s:o}", "allow", allow, "deny", deny);
+                return json_pack("{s:o, s:o, s:o}", "allow", allow, "deny", deny, "domains", domains);
         json_decref(allow);
         json_decref(deny);
+        json_decref(domains);
         return NULL;
 }
 

@@ -36,6 +36,7 @@
 #include "vm/vm.h"
 
 #define RULES_MAX 61440         /* below a pipe's 64 KiB */
+#define LISTENER_BACKLOG 128
 #define ALIAS_MAX 255           /* the kernel's IFALIASZ without its NUL */
 #define HOST_NETWORK 0x0ac80000u /* 10.200.0.0 */
 
@@ -47,6 +48,7 @@ struct net {
         int host, inner;     /* rtnetlink sockets */
         int namespace;
         int tap;
+        int listener;        /* for connections that domains decide on, -1 = none or taken */
         int nft_errors;      /* its standard error, -1 when it is not running */
         pid_t nft;
 };
@@ -137,17 +139,60 @@ static int nft_wait(struct net *n, struct error *err)
         return error_set(err, ERROR_INTERNAL, "nft refused the rules (status %d): %s", status, buf_str(&text));
 }
 
-int net_set_egress(struct net *n, const struct net_egress *e, struct error *err)
+/* On every address of the namespace; the rules let nothing in but what they have redirected. */
+static int listen_anywhere(int *ret, unsigned *ret_port, struct error *err)
 {
-        CLEANUP_BUF struct buf rules = {};
-        char resolver[NET_ADDRESS_MAX];
-        bool have_resolver = net_host_resolver(resolver);
-        int r = net_rules_inner(&rules, have_resolver ? resolver : NULL, n->config.allow_private, e, err);
+        CLEANUP_CLOSE int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct sockaddr_in a = {.sin_family = AF_INET};
+        socklen_t len = sizeof(a);
 
+        if (fd < 0 || bind(fd, (struct sockaddr *)&a, len) < 0 || listen(fd, LISTENER_BACKLOG) < 0 || getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+                return error_errno(err, errno, "listen for connections by domain");
+        *ret_port = ntohs(a.sin_port);
+        *ret = STEAL_FD(fd);
+        return 0;
+}
+
+/* Starts nft with the rules. On success the listener for domains is n->listener, where there are any. */
+static int load_rules(struct net *n, const struct net_egress *e, struct error *err)
+{
+        CLEANUP_BUF struct buf text = {};
+        CLEANUP_CLOSE int listener = -1;
+        char resolver[NET_ADDRESS_MAX];
+        struct net_rules rules = {.resolver = net_host_resolver(resolver) ? resolver : NULL, .allow_private = n->config.allow_private, .egress = e};
+        int r = 0;
+
+        if (e->domains && *e->domains)
+                r = listen_anywhere(&listener, &rules.listener_port, err);
+        if (r == 0)
+                r = net_rules_inner(&text, &rules, err);
         if (r < 0)
                 return r;
-        r = nft_spawn(&rules, &n->nft, &n->nft_errors);
-        return r < 0 ? error_errno(err, r, "start nft (apt-get install nftables)") : nft_wait(n, err);
+        r = nft_spawn(&text, &n->nft, &n->nft_errors);
+        if (r < 0)
+                return error_errno(err, r, "start nft (apt-get install nftables)");
+        if (n->listener >= 0)
+                close(n->listener);
+        n->listener = STEAL_FD(listener);
+        return 0;
+}
+
+int net_set_egress(struct net *n, const struct net_egress *e, struct error *err)
+{
+        int r = load_rules(n, e, err);
+
+        if (r == 0)
+                r = nft_wait(n, err);
+        if (r < 0 && n->listener >= 0) {
+                close(n->listener);
+                n->listener = -1;
+        }
+        return r;
+}
+
+int net_take_listener(struct net *n)
+{
+        return STEAL_FD(n->listener);
 }
 
 static int open_tap(struct net *n, struct error *err)
@@ -165,9 +210,6 @@ static int open_tap(struct net *n, struct error *err)
 
 static int begin(struct net *n, struct error *err)
 {
-        CLEANUP_BUF struct buf rules = {};
-        char resolver[NET_ADDRESS_MAX];
-        bool have_resolver = net_host_resolver(resolver);
         int r;
 
         n->host = rtnl_open(NETLINK_ROUTE);
@@ -175,13 +217,10 @@ static int begin(struct net *n, struct error *err)
                 return error_errno(err, n->host, "open rtnetlink");
         if (unshare(CLONE_NEWNET) < 0)
                 return error_errno(err, errno, "make a network namespace (network nat needs root; try --network user)");
-        r = net_rules_inner(&rules, have_resolver ? resolver : NULL, n->config.allow_private, &n->config.egress, err);
+        r = load_rules(n, &n->config.egress, err);
         n->config.egress = (struct net_egress){};
         if (r < 0)
                 return r;
-        r = nft_spawn(&rules, &n->nft, &n->nft_errors);
-        if (r < 0)
-                return error_errno(err, r, "start nft (apt-get install nftables)");
         n->inner = rtnl_open(NETLINK_ROUTE);
         n->namespace = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
         if (n->inner < 0 || n->namespace < 0)
@@ -202,7 +241,7 @@ int net_begin(const struct net_config *c, struct net **ret, struct error *err)
                         return r;
         }
         n = xmalloc(sizeof(*n));
-        *n = (struct net){.config = *c, .host = -1, .inner = -1, .namespace = -1, .tap = -1, .nft_errors = -1};
+        *n = (struct net){.config = *c, .host = -1, .inner = -1, .namespace = -1, .tap = -1, .listener = -1, .nft_errors = -1};
         snprintf(n->link, sizeof(n->link), NET_HOST_PREFIX "%u", c->slot);
         r = begin(n, err);
         if (r < 0) {
@@ -445,5 +484,6 @@ void net_end(struct net *n)
         close_if_open(n->inner);
         close_if_open(n->namespace);
         close_if_open(n->tap);
+        close_if_open(n->listener);
         free(n);
 }

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -26,13 +27,17 @@
 #define NET_EGRESS_MAX 1024
 
 /* What a guest may reach, beyond what it may never (sandbox-api 13.2): `allow` beats `deny`, what neither names is allowed.
- * NULL-terminated lists of IPv4 addresses and ranges, or NULL; guests have no IPv6. */
+ * NULL-terminated lists of IPv4 addresses and ranges, or NULL; guests have no IPv6. `domains` (patterns of net_domain.h, or NULL) are for a guest
+ * to which all else is denied: TCP to whatever is not allowed by address goes to the listener of net_take_listener(). */
 struct net_egress {
-        const char *const *allow, *const *deny;
+        const char *const *allow, *const *deny, *const *domains;
 };
 
 /* "a.b.c.d" or "a.b.c.d/n", written with the host's bits cleared into `out`; false for anything else. */
 bool net_parse_cidr(const char *text, char out[NET_CIDR_MAX]);
+
+/* Is it in one of the ranges that no sandbox ever reaches? */
+bool net_always_denied(struct in_addr address);
 
 struct net_config {
         unsigned slot;       /* below NET_SLOTS, held by the caller alone on this host */
@@ -60,6 +65,10 @@ int net_finish(struct net *n, struct error *err);
 /* Replaces what the guest may reach; connections that are open stay. On failure (ERROR_INVALID for an entry that is no address or
  * range) the old rules hold. Called by a process in the namespace. */
 int net_set_egress(struct net *n, const struct net_egress *e, struct error *err);
+
+/* Where the guest's connections arrive that its `domains` decide on (egress/egress.h), since the last net_begin() or net_set_egress(): the caller's
+ * from now on. -1 when there are no domains, or it was taken. */
+int net_take_listener(struct net *n);
 
 /* Releases tap and link at once (they would also go with the namespace). NULL is fine. */
 void net_end(struct net *n);

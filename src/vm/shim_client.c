@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/subprocess.h"
 #include "vm/fdpass.h"
 
 #define CONTROL_FD 3
@@ -23,18 +24,8 @@
 static char *shim_path(void)
 {
         const char *given = getenv("VMON_SHIM");
-        char self[4096];
-        ssize_t n;
-        char *slash;
 
-        if (given && *given)
-                return xstrdup(given);
-        n = readlink("/proc/self/exe", self, sizeof self - 1);
-        if (n < 0)
-                return xstrdup("vmon-shim");
-        self[n] = '\0';
-        slash = strrchr(self, '/');
-        return xasprintf("%.*s/vmon-shim", slash ? (int)(slash - self) : 0, self);
+        return given && *given ? xstrdup(given) : program_beside("vmon-shim");
 }
 
 static enum error_kind kind_of(const char *kind)

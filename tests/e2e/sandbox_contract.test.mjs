@@ -268,7 +268,7 @@ test('S79 S80 S81 S82 S86 S88: rules that cannot be; S83 S84: an update replaces
     [{ denyOut: ['0.0.0.0'] }, 400, /invalid denied CIDR 0\.0\.0\.0/],
     [{ denyOut: ['example.com'] }, 400, /invalid denied CIDR example\.com/],
     [{ allowOut: ['::'] }, 400, /invalid allowed/],
-    [{ allowOut: ['example.com'] }, 400, /ALL_TRAFFIC|by domain/],
+    [{ allowOut: ['example.com'] }, 400, /^When specifying allowed domains in allow out, you must include .ALL_TRAFFIC. in deny out to block all other traffic\.$/],
   ]) {
     for (const r of [await put(network), await post('/v2/sandboxes', { templateID: 'busybox', network })]) {
       assert.deepEqual([r.status, JSON.stringify(network)], [status, JSON.stringify(network)])

@@ -80,3 +80,9 @@ test('the clock of a fork is right', async () => {
   const guest = Number((await sandbox.commands.run('date +%s%3N')).stdout)
   assert.ok(guest >= before - 1000 && guest <= Date.now() + 1000, `guest ${guest}, host ${before}`)
 })
+
+test('timers are exact, and the tick stops while the guest is idle', async () => {
+  const out = (await sandbox.commands.run('sudo cat /proc/timer_list')).stdout
+  assert.deepEqual(new Set(out.match(/\.hres_active *: \d/g).map((s) => s.at(-1))), new Set(['1']))
+  assert.deepEqual(new Set(out.match(/\.nohz_mode *: \d/g).map((s) => s.at(-1))), new Set(['2']))
+})

@@ -9,14 +9,17 @@ import { busyboxTemplate, request, serve, eventually } from './lib.mjs'
 
 before(busyboxTemplate)
 
+const processes = () => fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p))
+const machine = (id) => processes().find((p) => {
+  try {
+    const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').split('\0')
+    return cmd[0].includes('qemu') && cmd.includes(id)
+  } catch { return false }
+})
+
 // The rules of the namespace that the sandbox's machine is in, from the internal ranges on.
 function rules(id) {
-  const pid = fs.readdirSync('/proc').filter((p) => /^\d+$/.test(p)).find((p) => {
-    try {
-      const cmd = fs.readFileSync(`/proc/${p}/cmdline`, 'latin1').split('\0')
-      return cmd[0].includes('qemu') && cmd.includes(id)
-    } catch { return false }
-  })
+  const pid = machine(id)
   const text = execFileSync('nsenter', ['-t', pid, '-n', 'nft', 'list', 'chain', 'ip', 'vmon', 'forward']).toString()
   return text.split('\n').map((l) => l.trim()).filter((l) => /^ip daddr [^{]* (accept|drop)$|^drop$|^accept$/.test(l) && !/ dport /.test(l))
 }
@@ -53,10 +56,48 @@ test('allowInternetAccess: false, changed while it runs, kept over a pause, a re
   await again.kill()
 })
 
+// Who reads the names in the namespace of the sandbox's machine.
+function egressPids(id) {
+  const namespace = (p) => fs.readlinkSync(`/proc/${p}/ns/net`)
+  const wanted = namespace(machine(id))
+  return processes().filter((p) => {
+    try {
+      return fs.readFileSync(`/proc/${p}/comm`, 'utf8') === 'vmon-egress\n' && namespace(p) === wanted
+    } catch { return false }
+  })
+}
+
+test('S87 domains: by the name that a connection asks for, whoever reads it dies or the sandbox pauses', async () => {
+  const sandbox = await Sandbox.create('busybox', { timeoutMs: 300_000, network: { allowOut: ['deb.debian.org'], denyOut: ['0.0.0.0/0'] } })
+  const id = sandbox.sandboxId
+  // Nothing is at 203.0.113.9, and the static busybox has no resolver of its own: the name decides, not the address.
+  const fetch = async (host) => (await sandbox.commands.run(
+    // the sending half stays open: the mirror takes the end of it for a cancelled request
+    `rm -f f; mkfifo f; exec 3<>f; printf 'GET /debian/dists/stable/Release HTTP/1.1\\r\\nHost: ${host}\\r\\nConnection: close\\r\\n\\r\\n' >&3; nc -w 30 203.0.113.9 80 <f | grep Origin; true`, { timeoutMs: 60_000 })).stdout
+  assert.deepEqual(egressPids(id), [], 'nothing runs for who asks for nothing')
+  assert.equal(await fetch('deb.debian.org'), 'Origin: Debian\n')
+  assert.equal(await fetch('other.example'), '')
+  assert.equal(await fetch('www.debian.org'), '')
+  assert.match((await sandbox.commands.run('nslookup deb.debian.org')).stdout, /Address.*\d+\.\d+\.\d+\.\d+/, 'names resolve')
+  const [pid, ...more] = egressPids(id)
+  assert.deepEqual(more, [])
+  process.kill(Number(pid), 'SIGKILL')
+  await eventually(() => !fs.existsSync(`/proc/${pid}`))
+  assert.equal(await fetch('deb.debian.org'), 'Origin: Debian\n')
+  await sandbox.pause()
+  await Sandbox.connect(id)
+  assert.equal(await fetch('deb.debian.org'), 'Origin: Debian\n')
+  assert.equal((await request('PUT', `/sandboxes/${id}/network`, { body: { allowOut: ['*.debian.org'], denyOut: ['0.0.0.0/0'] } })).status, 204)
+  assert.equal(await fetch('deb.debian.org'), 'Origin: Debian\n')
+  assert.equal((await request('PUT', `/sandboxes/${id}/network`, { body: { denyOut: ['0.0.0.0/0'] } })).status, 204)
+  await eventually(() => egressPids(id).length === 0)
+  await sandbox.kill()
+})
+
 test('what cannot be enforced is refused', async () => {
   const create = (network, more = {}) => request('POST', '/v2/sandboxes', { body: { templateID: 'busybox', network, ...more } })
   for (const [network, pattern] of [
-    [{ allowOut: ['example.com'], denyOut: ['0.0.0.0/0'] }, /by domain.*not available/],
+    [{ allowOut: ['https://example.com'], denyOut: ['0.0.0.0/0'] }, /^invalid allowed address or domain https/],
     [{ denyOut: ['example.com'] }, /^invalid denied CIDR example.com/],
     [{ rules: { 'a.com': [{ transform: { headers: { a: 'b' } } }] } }, /header transforms are not available/],
     [{ maskRequestHost: 'a.com\r\nX: y' }, /invalid maskRequestHost/], [{ maskRequestHost: '' }, /invalid maskRequestHost/],

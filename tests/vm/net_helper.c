@@ -4,7 +4,8 @@
  * and runs until its standard input ends ("end" first on a line: net_end(), so that nothing may be left) or it is
  * killed. The guest process dies with it.
  *
- * usage: net_helper SLOT [allow-private] [deny=CIDR]… [allow=CIDR]…     "set [deny=CIDR]… [allow=CIDR]…" on a line replaces the rules
+ * usage: net_helper SLOT [allow-private] [deny=CIDR]… [allow=CIDR]… [domain=NAME]…
+ * "set [deny=CIDR]… [allow=CIDR]… [domain=NAME]…" on a line replaces the rules. Connections by domain are vmon-egress's, beside this program.
  */
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -24,6 +25,7 @@
 #include "base/clock.h"
 #include "base/subprocess.h"
 #include "vm/net.h"
+#include "vm/net_egress.h"
 #include "vm/vm.h"
 
 static void die(const char *what)
@@ -120,23 +122,43 @@ static void carry(int from, int to)
 /* Sorts "deny=…" and "allow=…" out of `words`, which are borrowed. */
 static struct net_egress egress_of(char **words, int count, bool *ret_private)
 {
-        static const char *allow[32], *deny[32];
-        size_t allowed = 0, denied = 0;
+        static const char *allow[32], *deny[32], *domains[32];
+        size_t allowed = 0, denied = 0, named = 0;
 
         for (int i = 0; i < count && i < 30; i++) {
                 if (strncmp(words[i], "allow=", 6) == 0)
                         allow[allowed++] = words[i] + 6;
                 else if (strncmp(words[i], "deny=", 5) == 0)
                         deny[denied++] = words[i] + 5;
+                else if (strncmp(words[i], "domain=", 7) == 0)
+                        domains[named++] = words[i] + 7;
                 else if (strcmp(words[i], "allow-private") == 0)
                         *ret_private = true;
         }
-        allow[allowed] = deny[denied] = NULL;
-        return (struct net_egress){allow, deny};
+        allow[allowed] = deny[denied] = domains[named] = NULL;
+        return (struct net_egress){allow, deny, domains};
+}
+
+/* As the shim does, but at once: the program for the listener of the present rules; the one before ends with its connections. */
+static void serve_domains(struct net *net, unsigned slot, const struct net_egress *e)
+{
+        static int control = -1;
+        struct net_egress_start start = {.listener = net_take_listener(net), .uid = 1010000 + slot, .domains = e->domains};
+        struct error err = {};
+        pid_t pid;
+
+        if (control >= 0)
+                close(control);
+        control = -1;
+        if (start.listener < 0)
+                return;
+        if (net_egress_spawn(&start, &pid, &control, &err) < 0)
+                die(err.message);
+        close(start.listener);
 }
 
 /* Answers "set" or the reason on standard output. */
-static void set_rules(struct net *net, char *line)
+static void set_rules(struct net *net, unsigned slot, char *line)
 {
         char *words[32], *save = NULL;
         struct error err = {};
@@ -146,13 +168,17 @@ static void set_rules(struct net *net, char *line)
         for (char *w = strtok_r(line, " \n", &save); w && count < 32; w = strtok_r(NULL, " \n", &save))
                 words[count++] = w;
         struct net_egress e = egress_of(words, count, &ignored);
-        printf("%s\n", net_set_egress(net, &e, &err) < 0 ? err.message : "set");
+        bool done = net_set_egress(net, &e, &err) == 0;
+        if (done)
+                serve_domains(net, slot, &e);
+        printf("%s\n", done ? "set" : err.message);
         fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
         struct net_config config = {.slot = argc > 1 ? (unsigned)atoi(argv[1]) : 0, .owner = "/data/helper"};
+        struct net_egress egress;
         struct error err = {};
         struct net *net = NULL;
         int64_t start = clock_monotonic_ns();
@@ -160,12 +186,14 @@ int main(int argc, char **argv)
         int tap;
         pid_t guest;
 
-        config.egress = egress_of(argv + 2, argc > 2 ? argc - 2 : 0, &config.allow_private);
+        egress = egress_of(argv + 2, argc > 2 ? argc - 2 : 0, &config.allow_private);
+        config.egress = egress;
         if (net_begin(&config, &net, &err) < 0 || net_finish(net, &err) < 0) {
                 fprintf(stderr, "net_helper: %s\n", err.message);
                 return 1;
         }
         start = clock_monotonic_ns() - start;
+        serve_domains(net, config.slot, &egress);
         guest = start_guest(&tap);
         printf("shim %d guest %d microseconds %lld\n", getpid(), guest, (long long)start / 1000);
         fflush(stdout);
@@ -181,7 +209,7 @@ int main(int argc, char **argv)
 
                         line[n > 0 ? n : 0] = '\0';
                         if (strncmp(line, "set", 3) == 0) {
-                                set_rules(net, line);
+                                set_rules(net, config.slot, line);
                                 continue;
                         }
                         if (n > 0 && strncmp(line, "end", 3) == 0)

@@ -63,6 +63,8 @@ static void test_what_sdks_send(void **state)
         takes("{\"templateID\":\"base\",\"metadata\":{},\"envVars\":{},\"timeout\":300,\"secure\":true,\"allow_internet_access\":true}", false);
         takes("{\"templateID\":\"base\",\"allow_internet_access\":false}", false);
         takes("{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\",\"2606:4700::/32\"],\"denyOut\":[\"0.0.0.0/0\",\"::/0\"]}}", false);
+        takes("{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"example.com\",\"*.Example.org\",\"1.1.1.1\",\"*\"],\"denyOut\":[\"0.0.0.0/0\"]}}", false);
+        takes("{\"templateID\":\"base\",\"allow_internet_access\":false,\"network\":{\"allowOut\":[\"example.com\"]}}", false);
         takes("{\"templateID\":\"base\",\"autoPause\":true,\"autoResume\":{\"enabled\":true}}", false);
         takes("{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", false); /* it may be paused by hand */
         takes("{\"templateID\":\"base\",\"autoPause\":false,\"network\":{\"allowOut\":[],\"denyOut\":[]},\"volumeMounts\":[],\"mcp\":{\"a\":1},"
@@ -136,8 +138,11 @@ static void test_unavailable_is_refused(void **state)
         refused("{\"templateID\":\"b\",\"autoPause\":true,\"autoPauseMemory\":false}", ERROR_INVALID, "not available");
         refused("{\"templateID\":\"b\",\"network\":{\"allowPublicTraffic\":false}}", ERROR_INVALID,
                 "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.");
-        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"example.com\"]}}", ERROR_INVALID, "allowOut by domain");
-        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"*\"]}}", ERROR_INVALID, "allowOut by domain");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"example.com\"]}}", ERROR_INVALID, "you must include 'ALL_TRAFFIC' in deny out");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"*\"],\"denyOut\":[\"1.2.3.4\"]}}", ERROR_INVALID, "'ALL_TRAFFIC'");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"https://example.com\"],\"denyOut\":[\"0.0.0.0/0\"]}}", ERROR_INVALID,
+                "invalid allowed address or domain https://example.com");
+        refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"1.2.3.4/33\"],\"denyOut\":[\"0.0.0.0/0\"]}}", ERROR_INVALID, "invalid allowed");
         refused("{\"templateID\":\"b\",\"network\":{\"allowOut\":[\"0.0.0.0\"]}}", ERROR_INVALID, "invalid allowed address 0.0.0.0");
         refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"example.com\"]}}", ERROR_INVALID, "invalid denied CIDR example.com");
         refused("{\"templateID\":\"b\",\"network\":{\"denyOut\":[\"1.2.3.4/33\"]}}", ERROR_INVALID, "invalid denied CIDR 1.2.3.4/33");
