@@ -238,6 +238,16 @@ static int run_init(const json_t *request, json_t *id, json_t **ret, struct erro
         return state_apply(&u, err);
 }
 
+/* What a boot would forget and a wake can bring back. */
+static int run_state(const json_t *request, json_t *id, json_t **ret, struct error *err)
+{
+        CLEANUP_FREE char *user = state_default_user(), *workdir = state_default_workdir();
+
+        (void)request, (void)id, (void)err;
+        *ret = json_pack("{s:o,s:o,s:s*,s:s*}", "env", state_user_env(), "image_env", state_image_env(), "default_user", user, "default_workdir", workdir);
+        return 0;
+}
+
 /* The clone is for later. The host runs commands now, so that the first one of its user finds everything translated and in place; what is
  * frozen stays so. */
 static int run_warm(const json_t *request, json_t *id, json_t **ret, struct error *err)
@@ -282,6 +292,7 @@ static const struct operation operations[] = {
         { "warm", run_warm, NULL },
         { "wake", run_wake, freezer_thaw }, /* answered first: what is thawed wants the processor too */
         { "init", run_init, NULL },
+        { "state", run_state, NULL },
         { "power-off", run_power_off, guest_power_off },
 };
 

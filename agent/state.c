@@ -230,14 +230,24 @@ char *state_default_workdir(void)
         return copy_of(&state.workdir);
 }
 
-json_t *state_image_env(void)
+static json_t *copy_env(json_t *const *env)
 {
-        json_t *env;
+        json_t *copy;
 
         pthread_mutex_lock(&lock);
-        env = state.image_env ? json_deep_copy(state.image_env) : json_object();
+        copy = *env ? json_deep_copy(*env) : json_object();
         pthread_mutex_unlock(&lock);
-        return env;
+        return copy;
+}
+
+json_t *state_image_env(void)
+{
+        return copy_env(&state.image_env);
+}
+
+json_t *state_user_env(void)
+{
+        return copy_env(&state.env);
 }
 
 json_t *state_global_env(void)

@@ -51,6 +51,7 @@ char *state_default_workdir(void); /* NULL when none */
 /* Global variables by rising precedence: what the image brought (image_env), then the user's, then the
  * internal ones, which nothing but a request may override. New objects; the caller decrefs. */
 json_t *state_image_env(void);
+json_t *state_user_env(void); /* the user's alone */
 json_t *state_global_env(void);
 
 /* Writes /run/e2b/.E2B_SANDBOX and, once known, the two IDs beside it. */

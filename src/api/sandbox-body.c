@@ -287,9 +287,6 @@ static int check_pause(const struct sandbox_body *b, struct error *err)
                 return error_set(err, ERROR_INVALID, "autoPauseMemory=false only applies when autoPause is true.");
         if (!b->auto_pause_memory && b->auto_resume)
                 return error_set(err, ERROR_INVALID, "autoPauseMemory=false cannot be combined with autoResume.");
-        if (!b->auto_pause_memory)
-                return error_set(err, ERROR_INVALID, "autoPauseMemory=false (pausing the file system only) is not available on this server yet; "
-                                                     "leave it out");
         return 0;
 }
 

@@ -32,6 +32,7 @@ static int start(struct sandboxes_api *s, const struct team *team, const struct 
                 .timeout_s = b->timeout_s,
                 .secure = b->secure,
                 .auto_pause = b->auto_pause,
+                .auto_pause_disk = !b->auto_pause_memory,
                 .auto_resume = b->auto_resume,
                 .metadata = b->metadata,
                 .env = b->env,

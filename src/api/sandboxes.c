@@ -62,14 +62,6 @@ static int delete(void *data, struct api_request *q, struct api_response *p, str
         return r;
 }
 
-/* The file system alone is neither saved nor started from. */
-static int need_memory(bool memory, const char *what, struct api_response *p)
-{
-        if (!memory)
-                api_error(p, 400, "memory=false is not available on this server yet: a sandbox is %s with its memory; leave it out", what);
-        return memory ? 0 : 1;
-}
-
 static int connect_(struct sandboxes_api *s, bool v2, struct api_request *q, struct api_response *p, struct error *err)
 {
         char id[SANDBOX_ID_MAX + 1];
@@ -84,10 +76,8 @@ static int connect_(struct sandboxes_api *s, bool v2, struct api_request *q, str
                 r = body_bool(q->json, "memory", &memory, err);
         if (r == 0)
                 r = sandbox_timeout_check(timeout_s, team->max_sandbox_hours, true, err);
-        if (r == 0 && need_memory(memory, "resumed", p))
-                return 0;
         if (r == 0)
-                r = sandbox_connect(s->manager, team, id, timeout_s, true, &info, &resumed, err);
+                r = sandbox_connect(s->manager, team, id, &(struct sandbox_connect){timeout_s, true, !memory}, &info, &resumed, err);
         if (r < 0)
                 return r;
         p->status = resumed ? 201 : 200;
@@ -156,10 +146,8 @@ static int resume(void *data, struct api_request *q, struct api_response *p, str
                 r = body_bool(q->json, "memory", &memory, err);
         if (r == 0)
                 r = sandbox_timeout_check(timeout_s, team->max_sandbox_hours, true, err);
-        if (r == 0 && need_memory(memory, "resumed", p))
-                return 0;
         if (r == 0)
-                r = sandbox_connect(s->manager, team, id, timeout_s, false, &info, &resumed, err);
+                r = sandbox_connect(s->manager, team, id, &(struct sandbox_connect){timeout_s, false, !memory}, &info, &resumed, err);
         if (r < 0)
                 return r;
         p->status = 201;
@@ -200,10 +188,8 @@ static int pause_(void *data, struct api_request *q, struct api_response *p, str
         int r = sandboxes_target(q, id, err);
         if (r == 0)
                 r = body_bool(q->json, "memory", &memory, err);
-        if (r == 0 && need_memory(memory, "paused", p))
-                return 0;
         if (r == 0)
-                r = sandbox_pause(s->manager, q->team, id, err);
+                r = sandbox_pause(s->manager, q->team, id, memory, err);
         if (r == 0)
                 p->status = 204;
         return r;

@@ -17,11 +17,10 @@
 #include "build/pipeline.h"
 #include "build/scripts.h"
 #include "build/shell.h"
+#include "store/records.h"
 #include "vm/disk.h"
 #include "vm/manifest.h"
 #include "vm/sparse.h"
-
-#define READY_DEFAULT "sleep 20"
 
 /* Which pair of commands, in which context (template-api 13.3). */
 static void choose_commands(const struct pipeline *p, struct build_outcome *o)
@@ -39,7 +38,7 @@ static void choose_commands(const struct pipeline *p, struct build_outcome *o)
                 build_context_copy(&o->start_context, &parent->start_context);
         }
         if (o->start_cmd && !o->ready_cmd)
-                o->ready_cmd = xstrdup(READY_DEFAULT);
+                o->ready_cmd = xstrdup(BUILD_READY_DEFAULT);
 }
 
 static int configure(struct pipeline *p, struct error *err)

@@ -148,9 +148,14 @@ static void remove_remains(struct sandbox_manager *m, const char *id, struct vm 
 /* Its directory says that it is paused. The record may not say so yet. Takes the reference over on success. */
 static int adopt_paused(struct sandbox_manager *m, struct entry *e, struct error *err)
 {
+        CLEANUP_FREE char *paused = manager_paused_dir(m, e->id);
+        bool memory;
         int r = end_vm(m, e->id, NULL, err);
-        if (r == 0 && !e->info->paused) {
+        if (vm_paused_with_memory(paused, &memory, NULL) < 0)
+                memory = true; /* resuming will say what is wrong */
+        if (r == 0 && (!e->info->paused || e->info->paused_disk == memory)) {
                 e->info->paused = true;
+                e->info->paused_disk = !memory;
                 json_t *record = sandbox_record_write(e->info, e->envd_token[0] != '\0', e->public_traffic);
                 r = records_sandbox_put(m->records, e->id, record, err);
                 json_decref(record);

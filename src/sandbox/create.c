@@ -38,6 +38,7 @@ static void fill_info(struct sandbox_info *i, const char *id, const struct sandb
         i->allow_internet_access = copy_json(s->allow_internet_access);
         i->network = copy_json(s->network);
         i->auto_pause = s->auto_pause;
+        i->auto_pause_disk = s->auto_pause_disk;
         i->auto_resume = s->auto_resume;
         i->timeout_s = s->timeout_s;
 }

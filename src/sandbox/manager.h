@@ -149,10 +149,17 @@ int manager_check_network(const struct sandbox_manager *m, const struct sandbox_
 /* create.c: ends and forgets a sandbox that could not be brought up */
 void manager_undo_create(struct sandbox_manager *m, struct entry *e);
 
+/* reboot.c */
+/* As manager_wake_again(), and what the template gives its sandboxes, for one whose agent knows nothing. */
+json_t *manager_wake_booted(struct sandbox_manager *m, const struct entry *e);
+/* The template's start command in a machine that has booted, and its ready command until that succeeds, for REBOOT_READY_SECONDS at most. What fails is in
+ * the sandbox's log: it runs all the same. */
+void manager_start_again(struct sandbox_manager *m, struct entry *e);
+
 /* pause.c */
 /* Brings up what the directory's `paused` holds, for an entry that is in the table and that nobody else acts on; RUNNING at the end.
- * *ret_committed, also on failure: the saved state is used up. */
-int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, bool *ret_committed,
+ * `reboot`: from its disk, whatever is saved of its memory. *ret_committed, also on failure: the saved state is used up. */
+int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, bool reboot, struct sandbox_info **ret, bool *ret_committed,
                    struct error *err);
 int pausers_start(struct sandbox_manager *m, struct error *err);
 void pausers_stop(struct sandbox_manager *m);

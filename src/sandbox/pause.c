@@ -48,7 +48,7 @@ static void set_state(struct sandbox_manager *m, struct entry *e, enum entry_sta
 /* Pausing */
 
 /* What stands in the table for the sandbox once its VM is gone; the caller holds the only reference. */
-static struct entry *paused_entry(struct sandbox_manager *m, const struct entry *running)
+static struct entry *paused_entry(struct sandbox_manager *m, const struct entry *running, bool memory)
 {
         struct entry *e = entry_new(running->id);
         sandbox_info_free(e->info);
@@ -56,6 +56,7 @@ static struct entry *paused_entry(struct sandbox_manager *m, const struct entry 
         e->info = sandbox_info_copy(running->info);
         pthread_mutex_unlock(&m->lock);
         e->info->paused = true;
+        e->info->paused_disk = !memory;
         entry_set_tokens(m, e, running->envd_token[0] != '\0', running->public_traffic);
         return e;
 }
@@ -70,10 +71,10 @@ void manager_show_paused(struct sandbox_manager *m, struct entry *e)
 }
 
 /* The VM stands still and everything is saved: from here on the sandbox is paused, whatever fails. */
-static void leave_vm(struct sandbox_manager *m, struct entry *e)
+static void leave_vm(struct sandbox_manager *m, struct entry *e, bool memory)
 {
         struct error err = {};
-        struct entry *paused = paused_entry(m, e);
+        struct entry *paused = paused_entry(m, e, memory);
         if (put_record(m, paused, paused->info, &err) < 0) /* the directory says it too */
                 log_warn("sandbox %s: its record does not say that it is paused: %s", e->id, err.message);
         if (vm_kill(e->vm, &err) < 0)
@@ -105,7 +106,7 @@ static void go_on(struct sandbox_manager *m, struct entry *e)
 }
 
 /* For an entry that the caller has set to PAUSING and holds a reference to. */
-static int pause_entry(struct sandbox_manager *m, struct entry *e, struct error *err)
+static int pause_entry(struct sandbox_manager *m, struct entry *e, bool memory, struct error *err)
 {
         CLEANUP_FREE char *into = manager_paused_dir(m, e->id);
         json_t *wake = manager_wake_again(e);
@@ -115,18 +116,21 @@ static int pause_entry(struct sandbox_manager *m, struct entry *e, struct error 
         pthread_mutex_lock(&e->vm_lock);
         int r = vm_set_expiry(e->vm, 0, err); /* the shim must not end it meanwhile */
         if (r == 0)
-                r = vm_pause(e->vm, e->info->memory_mb, into, wake, &pages, err);
+                r = memory ? vm_pause(e->vm, e->info->memory_mb, into, wake, &pages, err) : vm_pause_disk(e->vm, e->info->memory_mb, into, wake, err);
         if (r == 0)
-                leave_vm(m, e);
+                leave_vm(m, e, memory);
         pthread_mutex_unlock(&e->vm_lock);
         json_decref(wake);
         if (r < 0) {
                 go_on(m, e);
                 return r;
         }
-        manager_log(m, e, "info", "sandbox paused", NULL);
-        log_info("sandbox %s paused: %llu pages of its memory had changed, %lld ms", e->id, (unsigned long long)pages,
-                 (long long)((clock_monotonic_ns() - began) / NSEC_PER_MSEC));
+        long long took = (clock_monotonic_ns() - began) / NSEC_PER_MSEC;
+        manager_log(m, e, "info", "sandbox paused", memory ? NULL : json_pack("{s:b}", "memory", 0));
+        if (memory)
+                log_info("sandbox %s paused: %llu pages of its memory had changed, %lld ms", e->id, (unsigned long long)pages, took);
+        else
+                log_info("sandbox %s paused without its memory, %lld ms", e->id, took);
         return 0;
 }
 
@@ -151,13 +155,13 @@ static struct entry *begin_pause(struct sandbox_manager *m, const struct team *t
         return e;
 }
 
-int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char *id, struct error *err)
+int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char *id, bool memory, struct error *err)
 {
         int r = 0;
         struct entry *e = begin_pause(m, team, id, &r, err);
         if (!e)
                 return r;
-        r = pause_entry(m, e, err);
+        r = pause_entry(m, e, memory, err);
         entry_unref(m, e);
         return r < 0 ? error_wrap(err, r, "pause sandbox %s (it goes on running)", id) : 0;
 }
@@ -195,7 +199,7 @@ static void wait_due(struct sandbox_manager *m, int64_t next)
 static void pause_due(struct sandbox_manager *m, struct entry *e)
 {
         struct error err = {};
-        if (pause_entry(m, e, &err) < 0) {
+        if (pause_entry(m, e, !e->info->auto_pause_disk, &err) < 0) {
                 log_warn("sandbox %s has reached its end and could not be paused (it goes on running; tried again in a few seconds): %s",
                          e->id, err.message);
                 pthread_mutex_lock(&m->lock);
@@ -250,6 +254,7 @@ struct resumption {
         struct sandbox_manager *m;
         struct entry *e;
         int64_t timeout_s;
+        bool reboot;    /* in: whatever was saved; out: it has booted */
         bool committed; /* the saved memory is used up */
 };
 
@@ -260,7 +265,7 @@ static int commit(void *data, struct error *err)
         struct sandbox_manager *m = z->m;
         CLEANUP_FREE char *from = manager_paused_dir(m, z->e->id), *to = xasprintf("%s/sandboxes/%s/resumed", m->data_dir, z->e->id);
         pthread_mutex_lock(&m->lock);
-        z->e->info->paused = false;
+        z->e->info->paused = z->e->info->paused_disk = false;
         z->e->info->started_ns = clock_realtime_ns();
         entry_set_end(z->e, z->e->info->started_ns + z->timeout_s * NSEC_PER_SEC);
         struct sandbox_info *copy = sandbox_info_copy(z->e->info);
@@ -282,10 +287,18 @@ static int restore(struct resumption *z, struct error *err)
         int r = manager_template(m, e->info->build_id, &template_, err);
         if (r < 0)
                 return r;
-        json_t *wake = manager_wake_again(e), *egress = manager_egress(e->info);
+        bool memory = true;
+        if (!z->reboot && vm_paused_with_memory(paused, &memory, NULL) == 0)
+                z->reboot = !memory;
+        json_t *wake = z->reboot ? manager_wake_booted(m, e) : manager_wake_again(e), *egress = manager_egress(e->info);
         struct vm_fork f = { .id = e->id, .dir = dir, .template_ = template_, .network = m->network, .wake = wake, .egress = egress, .paused = paused,
                              .before_run = commit, .before_run_data = z };
-        r = vm_restore(&f, &e->vm, err);
+        r = z->reboot ? vm_drop_memory(&f, err) : 0;
+        pthread_mutex_lock(&m->lock);
+        e->info->paused_disk = z->reboot && r == 0;
+        pthread_mutex_unlock(&m->lock);
+        if (r == 0)
+                r = vm_restore(&f, &e->vm, err);
         json_decref(wake);
         json_decref(egress);
         template_cache_release(m->templates, template_);
@@ -298,6 +311,8 @@ static int finish(struct resumption *z, struct error *err)
         struct error ignored = {};
         if (tree_remove(used, &ignored) < 0)
                 log_warn("sandbox %s: %s", z->e->id, ignored.message);
+        if (z->reboot)
+                manager_start_again(z->m, z->e);
         int r = vm_set_expiry(z->e->vm, entry_shim_end(z->e->info), err);
         if (r == 0) {
                 set_state(z->m, z->e, ENTRY_RUNNING);
@@ -306,10 +321,10 @@ static int finish(struct resumption *z, struct error *err)
         return r;
 }
 
-int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, bool *ret_committed,
+int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, bool reboot, struct sandbox_info **ret, bool *ret_committed,
                    struct error *err)
 {
-        struct resumption z = { .m = m, .e = e, .timeout_s = timeout_s };
+        struct resumption z = { .m = m, .e = e, .timeout_s = timeout_s, .reboot = reboot };
         int r = restore(&z, err);
         if (r == 0)
                 r = finish(&z, err);
@@ -323,12 +338,12 @@ int manager_resume(struct sandbox_manager *m, struct entry *e, int64_t timeout_s
 }
 
 /* For an entry that the caller has set to RESUMING and holds a reference to. */
-static int resume_entry(struct sandbox_manager *m, struct entry *e, int64_t timeout_s, struct sandbox_info **ret, struct error *err)
+static int resume_entry(struct sandbox_manager *m, struct entry *e, const struct sandbox_connect *c, struct sandbox_info **ret, struct error *err)
 {
         bool committed;
-        int r = manager_resume(m, e, timeout_s, ret, &committed, err);
+        int r = manager_resume(m, e, c->timeout_s, c->reboot, ret, &committed, err);
         if (r == 0) {
-                manager_log(m, e, "info", "sandbox resumed", json_pack("{s:I}", "timeout_s", (json_int_t)timeout_s));
+                manager_log(m, e, "info", "sandbox resumed", json_pack("{s:I}", "timeout_s", (json_int_t)c->timeout_s));
                 return 0;
         }
         if (committed) {
@@ -386,7 +401,7 @@ static int connect_running(struct sandbox_manager *m, const struct team *team, c
         return r < 0 && paused_meanwhile(m, team, id) ? 1 : r;
 }
 
-int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool running_ok,
+int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, const struct sandbox_connect *c,
                     struct sandbox_info **ret, bool *ret_resumed, struct error *err)
 {
         struct entry *e = NULL;
@@ -397,14 +412,14 @@ int sandbox_connect(struct sandbox_manager *m, const struct team *team, const ch
                 while ((r = begin_connect(m, team, id, &e, err)) == 1)
                         pthread_cond_wait(&m->changed, &m->lock);
                 pthread_mutex_unlock(&m->lock);
-                if (r == 0 && !running_ok)
+                if (r == 0 && !c->running_ok)
                         return error_set(err, ERROR_CONFLICT, "Sandbox %s is already running", id);
                 if (r == 0)
-                        r = connect_running(m, team, id, timeout_s, ret, err);
+                        r = connect_running(m, team, id, c->timeout_s, ret, err);
         } while (r == 1);
         if (r != 2 || !e)
                 return r;
-        r = resume_entry(m, e, timeout_s, ret, err);
+        r = resume_entry(m, e, c, ret, err);
         entry_unref(m, e);
         *ret_resumed = r == 0;
         return r;

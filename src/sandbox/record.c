@@ -53,10 +53,11 @@ struct sandbox_info *sandbox_info_copy(const struct sandbox_info *i)
 
 json_t *sandbox_record_write(const struct sandbox_info *i, bool secure, bool public_traffic)
 {
-        return json_pack("{s:i, s:s, s:s, s:s, s:s?, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O?, s:O?, s:O?}",
+        return json_pack("{s:i, s:s, s:s, s:s, s:s?, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O?, s:O?, s:O?}",
                          "version", RECORD_VERSION, "team", i->team_id, "template", i->template_id, "build", i->build_id,
                          "alias", i->alias, "envd_version", i->envd_version, "secure", secure, "public", public_traffic,
-                         "auto_pause", i->auto_pause, "auto_resume", i->auto_resume, "paused", i->paused, "nothing_started", i->nothing_started,
+                         "auto_pause", i->auto_pause, "auto_pause_disk", i->auto_pause_disk, "auto_resume", i->auto_resume, "paused", i->paused,
+                         "paused_disk", i->paused_disk, "nothing_started", i->nothing_started,
                          "timeout_s", (json_int_t)i->timeout_s, "started_ns", (json_int_t)i->started_ns, "ends_ns", (json_int_t)i->ends_ns,
                          "vcpus", (json_int_t)i->vcpus, "memory_mb", (json_int_t)i->memory_mb, "disk_mb", (json_int_t)i->disk_mb,
                          "metadata", i->metadata, "allow_internet_access", i->allow_internet_access, "network", i->network);
@@ -128,9 +129,11 @@ int sandbox_record_read(const char *id, const json_t *j, struct sandbox_info **r
         }
         i->alias = xstrdup_or_null(json_str(j, "alias"));
         i->auto_pause = json_bool(j, "auto_pause", false);
+        i->auto_pause_disk = json_bool(j, "auto_pause_disk", false);
         /* Records of older servers do not say: */
         i->nothing_started = json_bool(j, "nothing_started", false);
         i->auto_resume = json_bool(j, "auto_resume", false);
+        i->paused_disk = json_bool(j, "paused_disk", false);
         i->paused = json_bool(j, "paused", false);
         i->timeout_s = json_int(j, "timeout_s", 0);
         i->metadata = read_value(j, "metadata");

@@ -32,6 +32,7 @@ struct sandbox_spec {
         int64_t timeout_s;
         bool secure;
         bool auto_pause;          /* at its end the sandbox is paused, not ended */
+        bool auto_pause_disk;     /* then without its memory (sandbox-api 5.1, autoPauseMemory false) */
         bool auto_resume;         /* traffic to the paused sandbox resumes it */
         const json_t *metadata;   /* object of strings or NULL */
         const json_t *env;        /* object of strings or NULL */
@@ -50,9 +51,10 @@ struct sandbox_info { /* a copy; free with sandbox_info_free */
         unsigned vcpus, memory_mb;
         uint64_t disk_mb;
         json_t *metadata, *allow_internet_access, *network;
-        bool auto_pause, auto_resume;
+        bool auto_pause, auto_pause_disk, auto_resume;
         int64_t timeout_s;    /* as at create: what an automatic resume gives */
         bool paused;
+        bool paused_disk;     /* without its memory: traffic does not resume it, for a boot would be no continuation */
         bool nothing_started; /* the template has no start command */
 };
 void sandbox_info_free(struct sandbox_info *i);
@@ -72,13 +74,18 @@ int sandbox_kill(struct sandbox_manager *m, const struct team *team, const char 
 int sandbox_set_timeout(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool extend_only,
                         struct sandbox_info **ret, struct error *err);
 
-/* Saves memory and devices, ends the VM, keeps the disk; durable when it returns (sandbox-api 9). Waits for a pause or resume that
- * is under way. CONFLICT when it is paused already; NOT_FOUND as above; after any other error it goes on running. */
-int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char *id, struct error *err);
+/* Saves memory and devices (or, without `memory`, writes the file systems back: resuming then boots), ends the VM, keeps the disk; durable when it
+ * returns (sandbox-api 9). Waits for a pause or resume that is under way. CONFLICT when it is paused already; NOT_FOUND as above; after any other error it goes on running. */
+int sandbox_pause(struct sandbox_manager *m, const struct team *team, const char *id, bool memory, struct error *err);
+struct sandbox_connect {
+        int64_t timeout_s;
+        bool running_ok; /* false: CONFLICT when it is running (sandbox-api 10) */
+        bool reboot;     /* paused: booted from its disk, whatever was saved of its memory; no processes but the template's start command */
+};
 /* Running: the end is moved as by sandbox_set_timeout(extend_only). Paused: resumed, to end `timeout_s` from now, and *ret_resumed
  * is true (sandbox-api 11). Of several callers one resumes and the others wait. LIMIT when the team runs too many; CONFLICT while
- * it is being killed. `running_ok` false: CONFLICT when it is running (sandbox-api 10). */
-int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, int64_t timeout_s, bool running_ok,
+ * it is being killed. */
+int sandbox_connect(struct sandbox_manager *m, const struct team *team, const char *id, const struct sandbox_connect *c,
                     struct sandbox_info **ret, bool *ret_resumed, struct error *err);
 
 /* Copies of a running sandbox, which is frozen only while its changes are saved (sandbox-api 14): memory, disk, metadata and

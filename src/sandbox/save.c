@@ -135,7 +135,7 @@ static void fork_one(struct sandbox_manager *m, const struct team *team, const s
                 return;
         r = fork_directory(m, e->id, saved, &ret->error);
         if (r == 0)
-                r = manager_resume(m, e, timeout_s, &ret->info, &committed, &ret->error);
+                r = manager_resume(m, e, timeout_s, false, &ret->info, &committed, &ret->error);
         if (r == 0)
                 manager_log(m, e, "info", "sandbox created", json_pack("{s:s, s:I}", "fork_of", of->id, "timeout_s", (json_int_t)timeout_s));
         if (r < 0) {

@@ -13,6 +13,12 @@
 
 #define TRAFFIC_RESUME_MIN_S 300 /* sandbox-api 21.3 */
 
+/* Does traffic resume it, when it is paused? */
+static bool wakes(const struct entry *e)
+{
+        return e->info->auto_resume && !e->info->paused_disk;
+}
+
 int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_route *ret)
 {
         struct sandbox_route route = {};
@@ -22,7 +28,7 @@ int sandbox_route(struct sandbox_manager *m, const char *id, struct sandbox_rout
         if (e && entry_visible(e, NULL, now)) {
                 route.running = entry_alive(e, now);
                 route.life = e->life;
-                route.resumable = !route.running && e->info->auto_resume;
+                route.resumable = !route.running && wakes(e);
                 route.public_traffic = e->public_traffic;
                 route.nothing_started = e->info->nothing_started;
                 memcpy(route.traffic_token, e->traffic_token, sizeof route.traffic_token);
@@ -41,7 +47,7 @@ static int team_of(struct sandbox_manager *m, const char *id, struct team **ret,
 {
         pthread_mutex_lock(&m->lock);
         struct entry *e = entry_find(m, id);
-        bool may = e && e->info->auto_resume && entry_visible(e, NULL, clock_realtime_ns());
+        bool may = e && wakes(e) && entry_visible(e, NULL, clock_realtime_ns());
         CLEANUP_FREE char *team_id = may ? xstrdup(e->info->team_id) : NULL;
         *ret_timeout_s = may && e->info->timeout_s > TRAFFIC_RESUME_MIN_S ? e->info->timeout_s : TRAFFIC_RESUME_MIN_S;
         pthread_mutex_unlock(&m->lock);
@@ -61,7 +67,7 @@ static int resume_for_traffic(struct sandbox_manager *m, const char *id)
                 return r;
         if (team->max_sandbox_hours > 0 && timeout_s > (int64_t)team->max_sandbox_hours * 3600)
                 timeout_s = (int64_t)team->max_sandbox_hours * 3600;
-        r = sandbox_connect(m, team, id, timeout_s, true, &info, &resumed, &err);
+        r = sandbox_connect(m, team, id, &(struct sandbox_connect){.timeout_s = timeout_s, .running_ok = true}, &info, &resumed, &err);
         if (r < 0)
                 log_warn("traffic to sandbox %s: %s", id, err.message);
         sandbox_info_free(info);
@@ -91,7 +97,7 @@ int sandbox_by_signature(struct sandbox_manager *m, const char *path, const char
         pthread_mutex_lock(&m->lock);
         for (size_t i = 0; i < m->count && r < 0; i++) {
                 const struct entry *e = m->entries[i];
-                bool reachable = entry_alive(e, now) || (entry_visible(e, NULL, now) && e->info->auto_resume);
+                bool reachable = entry_alive(e, now) || (entry_visible(e, NULL, now) && wakes(e));
                 char expected[FILE_SIGNATURE_MAX];
                 if (e->envd_token[0] == '\0' || !reachable)
                         continue;

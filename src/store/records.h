@@ -55,6 +55,9 @@ static inline void cleanup_template(struct template_record **t)
         template_record_free(*t);
 }
 
+/* The ready command of a build with a start command and none of its own (template-api 13.2): time for it to come up, and no condition. */
+#define BUILD_READY_DEFAULT "sleep 20"
+
 struct build_record {
         char *id; /* UUID */
         char *template_id;
@@ -69,7 +72,7 @@ struct build_record {
         char *context_user, *context_workdir; /* what children start from; workdir may be NULL */
         json_t *env;                  /* object: the build environment for children */
         json_t *image_env;            /* object: the image's own ENV, lowest precedence in sandboxes (design 9) */
-        char *start_cmd, *ready_cmd;  /* or NULL */
+        char *start_cmd, *ready_cmd;  /* or NULL; BUILD_READY_DEFAULT where there is only the first */
         json_t *start_context;        /* {user, workdir, env} in which the pair was defined, or NULL */
         uint64_t disk_bytes;          /* allocated */
         char *node;

@@ -23,7 +23,7 @@
 #include "vm/vm_internal.h"
 
 #define PAUSED_FORMAT 1
-#define PAUSED_MAX_BYTES 4096
+#define PAUSED_MAX_BYTES (1u << 20) /* of which the guest's environment is nearly all */
 #define AGENT_TIMEOUT_S 30
 /* fdset of the device state; the disks' are below. */
 #define STATE_SET 999
@@ -76,10 +76,35 @@ static int save_memory(struct vm *vm, unsigned memory_mib, const char *dir, uint
         return r < 0 ? r : file_fsync(path, err);
 }
 
-static int describe(const char *dir, unsigned memory_mib, struct error *err)
+/* Takes `j`. */
+static int write_paused(const char *dir, json_t *j, unsigned memory_mib, struct error *err)
 {
-        CLEANUP_JSON json_t *j = json_pack("{s:i, s:i}", "format", PAUSED_FORMAT, "memory_mib", (int)memory_mib);
         CLEANUP_FREE char *path = path_join(dir, "paused.json"), *text = NULL;
+
+        json_object_set_new(j, "format", json_integer(PAUSED_FORMAT));
+        json_object_set_new(j, "memory_mib", json_integer(memory_mib));
+        text = json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS);
+        json_decref(j);
+        return file_write_atomic(path, text, strlen(text), 0600, err);
+}
+
+int vm_paused_write_disk(const char *paused, unsigned memory_mib, const json_t *agent, struct error *err)
+{
+        return write_paused(paused, json_pack("{s:b, s:O?}", "memory", 0, "agent", agent), memory_mib, err);
+}
+
+void vm_paused_remove_memory(const char *paused)
+{
+        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+                CLEANUP_FREE char *path = path_join(paused, parts[i]);
+
+                unlink(path);
+        }
+}
+
+static int describe(const char *dir, unsigned memory_mib, bool empty_base, struct error *err)
+{
+        CLEANUP_JSON json_t *j = empty_base ? json_pack("{s:s}", "base", "none") : json_object();
 
         for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
                 CLEANUP_CLOSE int fd = open_part(dir, parts[i], err);
@@ -94,8 +119,7 @@ static int describe(const char *dir, unsigned memory_mib, struct error *err)
                         return error_errno(err, r, "read %s/%s", dir, parts[i]);
                 json_object_set_new(j, parts[i], json_pack("{s:I, s:s}", "size", (json_int_t)size, "digest", hex));
         }
-        text = json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS);
-        return file_write_atomic(path, text, strlen(text), 0600, err);
+        return write_paused(dir, json_incref(j), memory_mib, err);
 }
 
 /* Complete, though the guest's flushes may not have reached the disk: that is for the caller of its copy to see to. */
@@ -125,7 +149,7 @@ static int save(struct vm *vm, unsigned memory_mib, const char *dir, bool goes_o
                 r = save_memory(vm, memory_mib, dir, ret_pages, err);
         if (r == 0)
                 r = goes_on ? copy_overlay(overlay, dir, err) : file_fsync(overlay, err);
-        return r < 0 ? r : describe(dir, memory_mib, err);
+        return r < 0 ? r : describe(dir, memory_mib, vm_base_is_empty(vm->dir), err);
 }
 
 int vm_continue(struct vm *vm, const json_t *wake, struct error *err)
@@ -216,24 +240,50 @@ static int check_part(const char *dir, const char *name, const json_t *said, str
         if (r < 0)
                 return error_errno(err, r, "read %s/%s", dir, name);
         if (size != (uint64_t)json_int(said, "size", -1) || !streq(hex, json_str(said, "digest") ?: ""))
-                return error_set(err, ERROR_INTERNAL, "%s/%s is damaged: the sandbox cannot be resumed; kill it", dir, name);
+                return error_set(err, ERROR_INTERNAL, "%s/%s is damaged: the sandbox cannot go on from it; connect with memory false to boot it from its disk, or kill it", dir, name);
         return 0;
 }
 
-int vm_paused_check(const struct vm_fork *f, struct error *err)
+void vm_paused_free(struct vm_paused *p)
 {
-        CLEANUP_FREE char *path = path_join(f->paused, "paused.json");
+        json_decref(p->json);
+        *p = (struct vm_paused){};
+}
+
+static int read_paused(const char *dir, struct vm_paused *ret, struct error *err)
+{
+        CLEANUP_FREE char *path = path_join(dir, "paused.json");
         CLEANUP_BUF struct buf b = {};
-        CLEANUP_JSON json_t *j = NULL;
         int r = file_read(path, PAUSED_MAX_BYTES, &b, err);
 
+        *ret = (struct vm_paused){};
         if (r < 0)
                 return r;
-        if (json_parse(buf_str(&b), b.len, &j, NULL) < 0 || json_int(j, "format", 0) != PAUSED_FORMAT ||
-            json_int(j, "memory_mib", 0) != (json_int_t)f->template_->manifest.memory_mib)
-                return error_set(err, ERROR_INTERNAL, "%s is damaged, or of another version or template", path);
-        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && r == 0; i++)
-                r = check_part(f->paused, parts[i], json_object_get(j, parts[i]), err);
+        if (json_parse(buf_str(&b), b.len, &ret->json, NULL) < 0 || json_int(ret->json, "format", 0) != PAUSED_FORMAT)
+                return error_set(err, ERROR_INTERNAL, "%s is damaged, or of another version", path);
+        ret->memory = json_bool(ret->json, "memory", true);
+        ret->empty_base = streq(json_str(ret->json, "base"), "none");
+        ret->agent = json_object_get(ret->json, "agent");
+        return 0;
+}
+
+int vm_paused_with_memory(const char *paused, bool *ret, struct error *err)
+{
+        CLEANUP_PAUSED struct vm_paused p = {};
+        int r = read_paused(paused, &p, err);
+
+        *ret = p.memory;
+        return r;
+}
+
+int vm_paused_read(const char *paused, unsigned memory_mib, struct vm_paused *ret, struct error *err)
+{
+        int r = read_paused(paused, ret, err);
+
+        if (r == 0 && json_int(ret->json, "memory_mib", 0) != (json_int_t)memory_mib)
+                r = error_set(err, ERROR_INTERNAL, "%s is damaged, or of another template", paused);
+        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && r == 0 && ret->memory; i++)
+                r = check_part(paused, parts[i], json_object_get(ret->json, parts[i]), err);
         return r;
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/rand.h"
 #include "base/str.h"
@@ -38,10 +39,10 @@ static int add_fd_copy(struct launch *l, int fd, int number, struct error *err)
         return 0;
 }
 
-static int collect(const struct vm_fork *f, const char *overlay, struct launch *l, struct error *err)
+int vm_fork_collect(const struct vm_fork *f, int memory_fd, struct launch *l, struct error *err)
 {
         const struct vm_template *t = f->template_;
-        CLEANUP_FREE char *rootfs = path_join(t->build_dir, "rootfs.img");
+        CLEANUP_FREE char *rootfs = path_join(t->build_dir, "rootfs.img"), *overlay = path_join(f->dir, "overlay.qcow2");
         int r;
 
         r = f->paused ? 0 : disk_overlay_create(overlay, vm_manifest_part(&t->manifest, "rootfs.img")->size, err);
@@ -52,7 +53,7 @@ static int collect(const struct vm_fork *f, const char *overlay, struct launch *
         if (r == 0)
                 r = launch_add_modules(l, t->kit, err);
         if (r == 0)
-                r = add_fd_copy(l, t->memory_fd, QEMU_FD_MEMORY, err);
+                r = add_fd_copy(l, memory_fd, QEMU_FD_MEMORY, err);
         return r;
 }
 
@@ -67,23 +68,33 @@ static int note_kit(const struct vm_fork *f, struct error *err)
         return 0;
 }
 
-static int start(const struct vm_fork *f, struct vm **ret, struct error *err)
+struct qemu_options vm_fork_options(const struct vm_fork *f, const struct launch *l)
 {
         const struct vm_template *t = f->template_;
         const struct vm_manifest *m = &t->manifest;
-        CLEANUP_FREE char *overlay = path_join(f->dir, "overlay.qcow2");
-        CLEANUP_LAUNCH struct launch l = {};
-        struct qemu_options o = {.id = f->id, .qemu = t->kit->qemu, .qemu_data = t->kit->qemu_data, .arch = m->architecture,
-                                 .backend = m->backend, .cpu_model = m->cpu_model, .vcpus = m->vcpus,
-                                 .memory_mib = m->memory_mib, .memory = QEMU_MEMORY_PRIVATE, .network = f->network,
-                                 .top_writable = true, .incoming = true};
-        CLEANUP_JSON json_t *extra = f->egress ? json_pack("{s:O}", "egress", f->egress) : NULL;
-        int r = collect(f, overlay, &l, err);
 
-        o.disk_qcow2 = l.qcow2;
-        o.disks = l.disks;
+        return (struct qemu_options){.id = f->id, .qemu = t->kit->qemu, .qemu_data = t->kit->qemu_data, .arch = m->architecture,
+                                     .backend = m->backend, .cpu_model = m->cpu_model, .vcpus = m->vcpus,
+                                     .memory_mib = m->memory_mib, .memory = QEMU_MEMORY_PRIVATE, .network = f->network,
+                                     .disk_qcow2 = l->qcow2, .disks = l->disks, .top_writable = true};
+}
+
+static int start(const struct vm_fork *f, bool empty_base, struct vm **ret, struct error *err)
+{
+        const struct vm_template *t = f->template_;
+        CLEANUP_FREE char *overlay = path_join(f->dir, "overlay.qcow2");
+        CLEANUP_CLOSE int empty = empty_base ? vm_empty_memory(t->manifest.memory_mib, err) : -1;
+        CLEANUP_LAUNCH struct launch l = {};
+        CLEANUP_JSON json_t *extra = f->egress ? json_pack("{s:O}", "egress", f->egress) : NULL;
+        struct qemu_options o;
+        int r = empty_base && empty < 0 ? empty : vm_fork_collect(f, empty_base ? empty : t->memory_fd, &l, err);
+
+        o = vm_fork_options(f, &l);
+        o.incoming = true;
         if (r >= 0)
                 r = note_kit(f, err);
+        if (r >= 0 && empty_base)
+                r = vm_note_empty_base(f->dir, err);
         if (r >= 0)
                 r = vm_launch(f->id, f->dir, t->kit, &o, &l, f->expires_at_ns, extra, ret, err);
         if (r < 0 && !f->paused)
@@ -136,6 +147,32 @@ static int load_state(struct vm *vm, const struct vm_fork *f, struct error *err)
                 r = f->before_run(f->before_run_data, err);
         if (r == 0)
                 r = vm_qmp(vm, "cont", NULL, -1, NULL, err);
+        return r;
+}
+
+/* Both requests are in the agent's socket before the guest runs; what was frozen stays so. */
+static int write_back(struct vm *vm, const struct vm_fork *f, struct error *err)
+{
+        CLEANUP_JSON json_t *state = NULL;
+        struct agent *a;
+        json_int_t id;
+        int r = agent_open(vm, &a, err);
+
+        if (r < 0)
+                return r;
+        r = agent_send(a, "state", NULL, &id, err);
+        if (r == 0)
+                r = load_state(vm, f, err);
+        /* Agents of before that operation refuse it, which changes nothing. */
+        if (r == 0)
+                agent_wait(a, id, VM_WAKE_TIMEOUT_MS, NULL, NULL, &state, NULL);
+        if (r == 0)
+                r = agent_request(a, "fs-freeze", NULL, VM_WAKE_TIMEOUT_MS / 1000, NULL, NULL, NULL, err);
+        if (r == 0)
+                r = vm_qmp(vm, "stop", NULL, -1, NULL, err);
+        if (r == 0)
+                r = vm_paused_write_disk(f->paused, f->template_->manifest.memory_mib, state, err);
+        agent_close(a);
         return r;
 }
 
@@ -230,11 +267,14 @@ static void add_reason(const char *dir, struct error *err)
 
 static int make(const struct vm_fork *f, int (*finish)(struct vm *vm, const struct vm_fork *f, struct error *err), struct vm **ret, struct error *err)
 {
+        CLEANUP_PAUSED struct vm_paused p = {};
         struct vm *vm = NULL;
-        int r = f->paused ? vm_paused_check(f, err) : 0;
+        int r = f->paused ? vm_paused_read(f->paused, f->template_->manifest.memory_mib, &p, err) : 0;
 
+        if (r == 0 && f->paused && !p.memory)
+                return vm_boot_paused(f, &p, ret, err);
         if (r == 0)
-                r = start(f, &vm, err);
+                r = start(f, p.empty_base, &vm, err);
         if (r < 0)
                 return error_wrap(err, r, "fork VM %s", f->id);
         r = finish(vm, f, err);
@@ -251,6 +291,38 @@ static int make(const struct vm_fork *f, int (*finish)(struct vm *vm, const stru
 int vm_restore(const struct vm_fork *f, struct vm **ret, struct error *err)
 {
         return make(f, wake, ret, err);
+}
+
+/* The memory is given up before the guest's kernel writes: from then on it does not fit the disk. */
+static int give_up(void *data, struct error *err)
+{
+        const struct vm_fork *f = data;
+
+        return vm_paused_write_disk(f->paused, f->template_->manifest.memory_mib, NULL, err);
+}
+
+int vm_drop_memory(const struct vm_fork *f, struct error *err)
+{
+        struct vm_fork once = {.id = f->id, .dir = f->dir, .template_ = f->template_, .network = VM_NETWORK_NONE, .paused = f->paused,
+                               .before_run = give_up, .before_run_data = (void *)f};
+        struct error failed = {};
+        struct vm *vm = NULL;
+        bool memory;
+        int r;
+
+        if (vm_paused_with_memory(f->paused, &memory, NULL) == 0 && !memory)
+                return 0;
+        r = make(&once, write_back, &vm, &failed);
+
+        if (r == 0)
+                r = vm_kill(vm, err);
+        else if ((r = give_up((void *)f, err)) == 0)
+                log_warn("VM %s: what its kernel had not written yet is lost (%s)", f->id, failed.message);
+        vm_close(vm);
+        if (r < 0)
+                return error_wrap(err, r, "give up the memory of VM %s", f->id);
+        vm_paused_remove_memory(f->paused);
+        return 0;
 }
 
 int vm_restore_warm(const struct vm_fork *f, struct vm **ret, struct error *err)

@@ -9,16 +9,22 @@
 #include "vm/delta.h"
 #include "vm/disk.h"
 #include "vm/manifest.h"
-#include "vm/vm.h"
+#include "vm/vm_internal.h"
 
 static int make_memory(const char *parent_dir, const char *saved, const char *build_dir, unsigned memory_mib, struct error *err)
 {
         CLEANUP_FREE char *base = path_join(parent_dir, "memory"), *delta = path_join(saved, "memory-delta");
         CLEANUP_FREE char *path = path_join(build_dir, "memory");
-        CLEANUP_CLOSE int from = open(base, O_RDONLY | O_CLOEXEC), changes = open(delta, O_RDONLY | O_CLOEXEC);
+        CLEANUP_PAUSED struct vm_paused p = {};
+        int r = vm_paused_read(saved, memory_mib, &p, err);
+        CLEANUP_CLOSE int from = r < 0 || p.empty_base ? -1 : open(base, O_RDONLY | O_CLOEXEC), changes = open(delta, O_RDONLY | O_CLOEXEC);
         CLEANUP_CLOSE int to = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        int r;
 
+        if (r < 0)
+                return r;
+        if (p.empty_base && changes >= 0 && to >= 0)
+                return ftruncate(to, (off_t)memory_mib << 20) < 0 ? error_errno(err, errno, "size %s", path) :
+                                                                    memory_delta_apply(changes, (uint64_t)memory_mib << 20, to, err);
         if (from < 0 || changes < 0 || to < 0)
                 return error_errno(err, errno, "make %s of %s and %s", path, base, delta);
         r = fd_copy_sparse(from, to, err);

@@ -66,8 +66,10 @@ struct vm_fork {
         const json_t *egress;     /* {"allow":[…],"deny":[…]}, as of struct net_egress; or NULL. Needs VM_NETWORK_NAT */
         const json_t *wake;       /* the agent's wake request without op/entropy/time (docs/agent-protocol.md);
                                      passed over a pipe, never argv */
-        const char *paused;       /* a directory of vm_pause(): `dir` is that of the paused VM, and the fork goes on from there */
-        /* Called when the VM is complete and still stopped; an error ends it. What it was made from is then as before. May be NULL. */
+        const char *paused;       /* a directory of vm_pause(): `dir` is that of the paused VM, and the fork goes on from there. Of vm_pause_disk():
+                                     it is booted, and `wake` also gets what the agent knew (environment, default user and directory) */
+        /* Called when the VM is complete and still stopped, or has booted; an error ends it. What it was made from is then as before (its disk as
+         * after a power cut, if it booted). May be NULL. */
         int (*before_run)(void *data, struct error *err);
         void *before_run_data;
 };
@@ -86,6 +88,14 @@ int vm_hand_over(struct vm *vm, const json_t *egress, const json_t *wake, struct
  * continued. On failure it goes on, and nothing is left at `into`. *ret_pages (may be NULL): changed pages. `wake` is the
  * wake request for going on, as in struct vm_fork. */
 int vm_pause(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err);
+/* The same without memory and devices: processes end, the file systems are complete (sandbox-api 9, memory: false). */
+int vm_pause_disk(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, struct error *err);
+/* Was memory saved in this directory of vm_pause() or vm_pause_disk()? */
+int vm_paused_with_memory(const char *paused, bool *ret, struct error *err);
+/* Makes of f->paused what vm_pause_disk() leaves: the guest's kernel runs once more, without its processes, to write what it held back. 0 also
+ * when that was not possible (memory that is damaged or does not answer: then the disk is as after a power cut, with a warning in the log).
+ * `wake`, `egress`, `network` and `before_run` of `f` are not used. */
+int vm_drop_memory(const struct vm_fork *f, struct error *err);
 /* The same for a fork that goes on at once: `into` also gets a copy of its overlay, "overlay.qcow2". Durable as far as vm_pause()'s. */
 int vm_save(struct vm *vm, unsigned memory_mib, const char *into, const json_t *wake, uint64_t *ret_pages, struct error *err);
 /* Makes of a directory of vm_save() and the template `parent_dir` that its VM was forked from a template of its own in the existing

@@ -49,7 +49,32 @@ int vm_death(const struct vm *vm, struct error *err);
 /* The agent's wake request: `request` (may be NULL) with new entropy and the time. */
 json_t *vm_wake_arguments(const json_t *request);
 
-/* pause.c: is what was saved in f->paused whole, and for this template? */
-int vm_paused_check(const struct vm_fork *f, struct error *err);
+/* What stands in paused.json. `agent` is of vm_pause_disk(): what the agent knew, or NULL. */
+struct vm_paused {
+        json_t *json;
+        const json_t *agent;
+        bool memory;
+        bool empty_base; /* the memory's changes are against none, and not against the template's */
+};
+/* pause.c: is what was saved in the directory whole, and of this size? Release with vm_paused_free(), also after a failure. */
+int vm_paused_read(const char *paused, unsigned memory_mib, struct vm_paused *ret, struct error *err);
+void vm_paused_free(struct vm_paused *p);
+#define CLEANUP_PAUSED CLEANUP(vm_paused_free)
+/* Of a directory without memory: what is left of it. */
+void vm_paused_remove_memory(const char *paused);
+/* Replaces paused.json by that of a directory without memory. */
+int vm_paused_write_disk(const char *paused, unsigned memory_mib, const json_t *agent, struct error *err);
+
+/* A VM that has booted, and what it is restored from later, has no template's memory under it: a file in its directory says so. */
+bool vm_base_is_empty(const char *dir);
+int vm_note_empty_base(const char *dir, struct error *err);
+/* A sealed memfd of zeros, which takes no memory, to be mapped as a template's is. The caller closes. */
+int vm_empty_memory(unsigned memory_mib, struct error *err);
+
+/* restore.c: disks, kit, memory of a fork on their way to QEMU. */
+int vm_fork_collect(const struct vm_fork *f, int memory_fd, struct launch *l, struct error *err);
+struct qemu_options vm_fork_options(const struct vm_fork *f, const struct launch *l);
+/* reboot.c: vm_restore() of what has no memory. */
+int vm_boot_paused(const struct vm_fork *f, const struct vm_paused *p, struct vm **ret, struct error *err);
 /* Puts the changed memory into a QEMU that waits for its device state. */
 int vm_paused_memory(struct vm *vm, const struct vm_fork *f, struct error *err);

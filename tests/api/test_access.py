@@ -52,7 +52,7 @@ class Access(TemplateCase):
         """Everything that the owner sees of a template."""
         return [self.expect(200, "GET", f"/templates/{t['id']}{rest}").json for rest in ("", "/tags")]
 
-    def test_the_matrix(self):
+    def test_s22_the_matrix(self):
         wrong = []
         for public in (False, True):
             t = self.template("pub" if public else "priv", public)

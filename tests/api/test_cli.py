@@ -33,7 +33,7 @@ class CommandLine(TemplateCase):
     def row(self, text, template_id):
         return [line for line in text.splitlines() if template_id in line][0]
 
-    def test_150_list(self):
+    def test_s125_150_list(self):
         key = self.server.team("cli-list")
         self.assertIn("No templates found", self.e2b("template", "list", key=key))
         b = self.ready("listed", key)
@@ -50,7 +50,7 @@ class CommandLine(TemplateCase):
             self.assertEqual(self.alias(200, "cli-pub").json, {"templateID": b["templateID"], "public": public})
             self.assertIn("Public" if public else "Private", self.row(self.e2b("template", "list"), b["templateID"]))
 
-    def test_150_delete(self):
+    def test_s125_150_delete(self):
         b = self.ready("cli-del")
         self.e2b("template", "delete", "cli-del", "-y")
         self.expect(404, "GET", f"/templates/{b['templateID']}")
@@ -74,7 +74,7 @@ class CommandLine(TemplateCase):
         self.assertIn("no builder is available", out)
         self.alias(200, "cli-create")
 
-    def test_235_stages(self):
+    def test_s125_235_stages(self):
         """A Dockerfile of three stages: the client refuses it, and vmon is asked for nothing."""
         cwd = os.path.join(self.home, "stages")
         os.mkdir(cwd)

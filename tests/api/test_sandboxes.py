@@ -48,7 +48,7 @@ SANDBOX_ROUTES = [
 
 
 class Credentials(Case):
-    def test_missing_and_wrong(self):
+    def test_s13_s14_missing_and_wrong(self):
         for method, path, body in [('POST', '/sandboxes', {'templateID': 'base'}), ('GET', '/v2/sandboxes', None)] + SANDBOX_ROUTES:
             path = path.replace('%s', UNKNOWN)
             with self.subTest(method=method, path=path):
@@ -67,13 +67,13 @@ class Credentials(Case):
 class Create(Case):
     PATHS = ('/sandboxes', '/v2/sandboxes')
 
-    def test_unreadable_bodies(self):
+    def test_s17_unreadable_bodies(self):
         for path in self.PATHS:
             for body in (b'', b'{', b'[]', b'"x"', b'null', b'{"templateID":"\xff"}', b'\x00', b'{"templateID":"a"} trailing'):
                 with self.subTest(path=path, body=body):
                     self.refused(server.request('POST', path, body), 400, 'Error when parsing request')
 
-    def test_wrong_types(self):
+    def test_s18_wrong_types(self):
         for path in self.PATHS:
             for body in ({}, {'templateID': 5}, {'templateID': 'x', 'timeout': 'soon'}, {'templateID': 'x', 'metadata': {'a': 1}},
                          {'templateID': 'x', 'envVars': ['a']}, {'templateID': 'x', 'timeout': 2 ** 40}):
@@ -85,7 +85,7 @@ class Create(Case):
             for chunked in (False, True):
                 self.refused(server.request('POST', path, {'templateID': 'no-such'}, chunked=chunked), 404, "template 'no-such' not found")
 
-    def test_template_is_resolved_before_options_are_judged(self):
+    def test_s39_template_is_resolved_before_options_are_judged(self):
         self.refused(server.request('POST', '/sandboxes', {'templateID': 'no-such', 'timeout': -1}), 404)
 
     def test_bad_reference(self):
@@ -95,22 +95,22 @@ class Create(Case):
                 self.assertIn(answer.status, (400, 404), answer.body)
                 self.assertEqual(answer.json['code'], answer.status)
 
-    def test_oversized_body(self):
+    def test_s12_oversized_body(self):
         self.assertGreaterEqual(server.request('POST', '/sandboxes', b' ' * (17 << 20)).status, 400)
         self.assertEqual(server.request('GET', '/health', key=None).status, 200)
 
 
 class UnknownSandboxes(Case):
-    def test_404(self):
+    def test_s20(self):
         for method, path, body in SANDBOX_ROUTES:
             with self.subTest(method=method, path=path):
                 self.unknown(server.request(method, path % UNKNOWN, body))
 
-    def test_composite_id(self):
+    def test_s24_composite_id(self):
         self.unknown(server.request('GET', f'/sandboxes/{UNKNOWN}-6532622b'))
         self.unknown(server.request('GET', '/sandboxes/non-existing'), 'non')
 
-    def test_malformed_id(self):
+    def test_s19_malformed_id(self):
         for method, path, body in SANDBOX_ROUTES:
             for sandbox in ('non-existing-sandbox', 'UPPER', 'a%2Fb', 'a.b', 'a%00', '%F0%9F', 'x' * 65, '-'):
                 with self.subTest(method=method, path=path, sandbox=sandbox):
@@ -156,7 +156,7 @@ class Lists(Case):
         answer = server.request('GET', '/sandboxes')
         self.assertEqual((answer.status, answer.json), (200, []))
 
-    def test_good_queries(self):
+    def test_s7_good_queries(self):
         for query in ('state=running', 'state=running,paused', 'state=running&state=paused', 'limit=1', 'limit=100', 'order=asc',
                       'template=no-such', 'startedAfter=2026-08-21T10:00:00.123456Z', 'unknown=1',
                       'metadata=a%252520b%3Dx%252526y%25253Dz%26k2%3Dv'):
@@ -177,11 +177,11 @@ class Lists(Case):
 
 
 class OtherRoutes(Case):
-    def test_health(self):
+    def test_s110_health(self):
         answer = server.request('GET', '/health', key=None)
         self.assertEqual((answer.status, answer.body), (200, b'Health check successful'))
 
-    def test_not_available(self):
+    def test_s107_s108_not_available(self):
         for method, path in (('GET', '/volumes'), ('POST', '/volumes'), ('GET', '/secrets'), ('POST', '/secrets')):
             self.refused(server.request(method, path), 400, 'not available')
 

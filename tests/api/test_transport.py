@@ -18,7 +18,7 @@ ENDPOINTS = [
 
 
 class Transport(TemplateCase):
-    def test_002_chunked_body(self):
+    def test_s1_002_chunked_body(self):
         body = '{"name":"web",' + " " * 3000 + '"cpuCount":1}'
         self.assertEqual(self.expect(202, "POST", "/v3/templates", body, chunked=True).json["names"], ["acme/web"])
 
@@ -31,7 +31,7 @@ class Transport(TemplateCase):
         self.expect(204, "DELETE", "/templates/tags", {"name": "del", "tags": ["v1"]}, chunked=True)
         self.alias(404, "del%3Av1")  # so the body was read
 
-    def test_005_one_segment_with_slash_and_colon(self):
+    def test_s6_005_one_segment_with_slash_and_colon(self):
         t = self.ready("raw:v2")["templateID"]
         for path in ["acme%2Fraw%3Av2", "acme%2fraw%3av2", "acme%2Fraw:v2", "%61cme%2Fraw%3Av2"]:
             self.assertEqual(self.alias(200, path).json["templateID"], t)
@@ -49,17 +49,23 @@ class Transport(TemplateCase):
         self.create("raw8")
         self.expect(204, "DELETE", "/templates/acme%2Fraw8")
 
-    def test_008_unknown_routes(self):
+    def test_s21_008_unknown_routes(self):
         for method, path in [("GET", "/templates/tags/x"), ("GET", "/nothing"), ("GET", "/"), ("GET", "/v2/templates/x/builds"),
                              ("POST", "/v3/templates/x"), ("GET", "/templates/aliases/"), ("GET", "/templates//tags")]:
             with self.subTest(path=path):
                 self.expect(404, method, path, {} if method == "POST" else None)
 
+    def test_s21_deprecated_routes(self):
+        for method, path in [("GET", "/instances"), ("POST", "/instances"), ("GET", "/envs"), ("DELETE", "/envs/x"), ("POST", "/instances/x/refreshes")]:
+            with self.subTest(path=path):
+                r = self.expect(404, method, path, {} if method == "POST" else None)
+                self.assertEqual(r.json, {"code": 404, "message": "Endpoints are deprecated, please update your SDK to the latest version."})
+
     def test_008_known_route_with_another_method(self):
         r = self.expect(405, "PUT", "/templates/tags", {})
         self.assertEqual(set(r.headers["Allow"].split(", ")), {"GET", "POST", "DELETE", "PATCH"})
 
-    def test_009_errors_are_json(self):
+    def test_s4_009_errors_are_json(self):
         t = self.create("err")["templateID"]
         for status, method, path, body in [
                 (400, "POST", "/v3/templates", {"name": "!"}), (404, "GET", "/templates/aliases/nobody", None), (404, "GET", "/nowhere", None),
@@ -68,7 +74,7 @@ class Transport(TemplateCase):
             with self.subTest(path=path):
                 self.expect(status, method, path, body)  # expect() looks at type, code and message
 
-    def test_010_keep_alive(self):
+    def test_s8_010_keep_alive(self):
         c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         for _ in range(3):
             self.assertEqual(self.call("GET", "/templates", connection=c).status, 200)
@@ -82,7 +88,7 @@ class Transport(TemplateCase):
             got = b"".join(iter(lambda: s.recv(65536), b""))
         self.assertEqual(got.count(b"HTTP/1.1 200 OK\r\n"), 2)
 
-    def test_011_parallel(self):
+    def test_s8_011_parallel(self):
         t = self.create("parallel")["templateID"]
         with concurrent.futures.ThreadPoolExecutor(50) as pool:
             done = list(pool.map(lambda i: self.call("GET", f"/templates/{t}/files/{i:064x}").status, range(50)))
@@ -107,7 +113,7 @@ class Transport(TemplateCase):
             self.assertIn("v1", r.message)
             self.assertIn("not supported", r.message)
 
-    def test_cors(self):
+    def test_s9_cors(self):
         r = self.server.request("OPTIONS", "/v3/templates", key=None, headers={"Origin": "http://a", "Access-Control-Request-Method": "POST"})
         self.assertEqual((r.status, r.headers["Access-Control-Allow-Origin"]), (204, "*"))
         self.assertIn("x-api-key", r.headers["Access-Control-Allow-Headers"].lower())
@@ -119,17 +125,17 @@ class Authentication(TemplateCase):
         r = self.server.request(method, path, None if method == "GET" else "not json", headers, key=None)
         self.check_error(r, 401, message)
 
-    def test_014_no_credentials(self):
+    def test_s13_014_no_credentials(self):
         for method, path in ENDPOINTS:
             with self.subTest(method=method, path=path):
                 self.refused({}, "authorization header is missing", method, path)
 
-    def test_015_malformed_key(self):
+    def test_s14_015_malformed_key(self):
         for method, path in ENDPOINTS:
             with self.subTest(method=method, path=path):
                 self.refused({"X-API-KEY": "invalid-api-key"}, "Invalid API key", method, path)
 
-    def test_016_unknown_key(self):
+    def test_s14_016_unknown_key(self):
         for method, path in ENDPOINTS:
             for key in ["e2b_" + "0" * 40, "e2b_", self.A + "0", self.A[:-1], self.G[:24] + self.A[24:]]:
                 with self.subTest(method=method, path=path, key=key):

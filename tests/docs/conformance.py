@@ -6,7 +6,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The document, the letter before its numbers, and how many they are.
-TABLES = [("docs/conformance.md", "", 240), ("docs/conformance-agent.md", "E", 267)]
+TABLES = [("docs/conformance.md", "", 240), ("docs/conformance-agent.md", "E", 267), ("docs/conformance-sandbox.md", "S", 125)]
 NUMBER = r"[A-Z]?\d+(?:\.\d+)?"  # "D7.86" is an item of another list: skipped over
 LEADING = re.compile(rf"\s*((?:{NUMBER}(?:-{NUMBER})?[\s,:]+)+)")
 
@@ -26,7 +26,7 @@ def python_titles(text):
 
 
 def script_titles(text):
-    for _, title in re.findall(r"\btest\(\s*(['\"`])(.*?)\1", text):
+    for _, title in re.findall(r"\btest\(\s*(['\"`])((?:\\.|(?!\1).)*)\1", text):
         for part in title.split(";"):  # "203: one thing; 204: another"
             leading = LEADING.match(part + " ")
             if leading:

@@ -43,7 +43,7 @@ const endpoints = [
 ]
 const at = (target, id) => target.replace('{id}', id)
 
-test('another team\'s key finds no sandbox, no key opens none, and neither changes anything', async () => {
+test('S22: another team\'s key finds no sandbox, no key opens none, and neither changes anything', async () => {
   const wrong = []
   const before = [(await request('GET', `/sandboxes/${running}`)).json, (await request('GET', `/sandboxes/${paused}`)).json]
   for (const id of [running, paused, 'inosuchsandbox0000000']) {

@@ -23,7 +23,7 @@ test('ten sandboxes at once differ and do not see each other', async () => {
   }
 })
 
-test('commands, files, a PTY and a background process', async () => {
+test('S115: commands, files, a PTY and a background process', async () => {
   const sandbox = await Sandbox.create('busybox')
   try {
     await assert.rejects(sandbox.commands.run('echo no >&2; exit 2'), (e) => e.exitCode === 2 && e.stderr === 'no\n')
@@ -46,7 +46,7 @@ test('commands, files, a PTY and a background process', async () => {
   }
 })
 
-test('timeout, list, info, connect, kill', async () => {
+test('S52 S121: timeout, list, info, connect, kill', async () => {
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 60_000, metadata: { 'a b': 'x&y=z' } })
   const list = await request('GET', '/v2/sandboxes?metadata=a%252520b%3Dx%252526y%25253Dz')
   assert.deepEqual(list.json.map((s) => s.sandboxID), [sandbox.sandboxId])
@@ -62,7 +62,7 @@ test('timeout, list, info, connect, kill', async () => {
   assert.equal(await sandbox.isRunning(), false)
 })
 
-test('a sandbox ends when its time is over', async () => {
+test('S77: a sandbox ends when its time is over', async () => {
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 3_000 })
   await eventually(async () => !(await sandbox.isRunning()), 30)
   await eventually(async () => (await request('GET', `/sandboxes/${sandbox.sandboxId}`)).status === 404, 30)
@@ -99,7 +99,7 @@ test('guest ports are reached by header, by host name and on the connection of t
   assert.deepEqual(gone.json, { sandboxId: sandbox.sandboxId, message: 'The sandbox was not found', code: 502 })
 })
 
-test('a WebSocket upgrade is tunnelled', async () => {
+test('S122: a WebSocket upgrade is tunnelled', async () => {
   const sandbox = await Sandbox.create('busybox')
   try {
     // The smallest WebSocket server: the handshake answer for the key that the client sends is computed here.

@@ -55,7 +55,7 @@ function onTerminal(...words) {
   return { write: (s) => child.stdin.write(s), text: () => plain(text), ended: new Promise((r) => child.on('close', r)) }
 }
 
-test('create and list', guard, async () => {
+test('S123: create and list', guard, async () => {
   const out = await good('sandbox', 'create', 'busybox', '--detach', '--timeout', '900')
   id = /\b(i[a-z0-9]{20})\b/.exec(out)?.[1]
   assert.ok(id, out)
@@ -65,7 +65,7 @@ test('create and list', guard, async () => {
   assert.match(await good('sandbox', 'info', id), new RegExp(id))
 })
 
-test('E266: exec passes arguments, input and the exit code', guard, async () => {
+test('S123 E266: exec passes arguments, input and the exit code', guard, async () => {
   const piped = await e2b(['sandbox', 'exec', id, 'cat'], 'x\n')
   assert.deepEqual([piped.status, piped.out], [0, 'x\n'], piped.err)
   const failed = await e2b(['sandbox', 'exec', id, 'sh', '-c', 'echo out; echo err >&2; exit 7'])
@@ -77,7 +77,7 @@ test('E266: exec passes arguments, input and the exit code', guard, async () => 
   assert.equal((await e2b(['sandbox', 'exec', id, 'wc', '-c'], big)).out.trim(), '300000')
 })
 
-test('E266: connect is a terminal that follows its window', guard, async () => {
+test('S123 E266: connect is a terminal that follows its window', guard, async () => {
   const t = onTerminal('sandbox', 'connect', id)
   await eventually(() => /[#$] ?$/.test(t.text()))
   t.write('stty size; echo do""ne\r')
@@ -94,7 +94,7 @@ test('E266: connect is a terminal that follows its window', guard, async () => {
   assert.equal((await request('GET', `/sandboxes/${id}`)).json.state, 'running')
 })
 
-test('pause and resume', guard, async () => {
+test('S123: pause and resume', guard, async () => {
   await Sandbox.connect(id).then((s) => s.commands.run('echo kept > /tmp/kept'))
   await good('sandbox', 'pause', id)
   assert.match(await good('sandbox', 'list', '--state', 'paused'), new RegExp(id))
@@ -102,7 +102,7 @@ test('pause and resume', guard, async () => {
   assert.equal((await e2b(['sandbox', 'exec', id, 'cat', '/tmp/kept'])).out, 'kept\n')
 })
 
-test('logs and metrics', guard, async () => {
+test('S123: logs and metrics', guard, async () => {
   await good('sandbox', 'exec', id, 'echo', 'for-the-log')
   assert.match(await good('sandbox', 'logs', id), /INFO .*echo for-the-log.*message: 'process started'/)
   const lines = (await good('sandbox', 'logs', '--format', 'json', id)).trim().split('\n').map((l) => JSON.parse(l))
@@ -112,7 +112,22 @@ test('logs and metrics', guard, async () => {
   assert.match(await good('sandbox', 'metrics', id), /CPU/i)
 })
 
-test('kill', guard, async () => {
+test('S124: snapshots', guard, async () => {
+  const made = await good('sandbox', 'snapshot', 'create', id, '--name', 'by-hand')
+  assert.match(made, /default\/by-hand:default/)
+  const unnamed = /\b([a-z0-9]{20}:default)\b/.exec(await good('sandbox', 'snapshot', 'create', id))?.[1]
+  assert.ok(unnamed)
+  assert.match(await good('sandbox', 'snapshot', 'list'), /by-hand/)
+  const listed = await good('sandbox', 'snapshot', 'list', id)
+  assert.ok(listed.includes(unnamed) && listed.includes('by-hand'), listed)
+  const copy = /\b(i[a-z0-9]{20})\b/.exec(await good('sandbox', 'create', 'by-hand', '--detach'))?.[1]
+  assert.equal((await e2b(['sandbox', 'exec', copy, 'cat', '/tmp/kept'])).out, 'kept\n')
+  await good('sandbox', 'kill', copy)
+  await good('sandbox', 'snapshot', 'delete', 'default/by-hand:default', unnamed)
+  assert.doesNotMatch(await good('sandbox', 'snapshot', 'list'), /by-hand/)
+})
+
+test('S123: kill', guard, async () => {
   await good('sandbox', 'kill', id)
   assert.equal((await request('GET', `/sandboxes/${id}`)).status, 404)
   const again = await e2b(['sandbox', 'kill', id])

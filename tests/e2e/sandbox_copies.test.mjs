@@ -24,7 +24,7 @@ const goesOn = async (sandbox) => {
   await eventually(async () => Number(await run(sandbox, 'cat /dev/shm/count')) > count)
 }
 
-test('forks have the memory, files, processes and metadata of the moment and an identity of their own', async () => {
+test('S90 S91: forks have the memory, files, processes and metadata of the moment and an identity of their own', async () => {
   const before = Number(await run(origin, 'cat /dev/shm/count'))
   const forks = await origin.fork({ count: 2, timeoutMs: 120_000 })
   assert.equal(forks.length, 2)
@@ -54,7 +54,7 @@ test('forks have the memory, files, processes and metadata of the moment and an 
   await Promise.all([...forks, again[0]].map((f) => f.kill()))
 })
 
-test('fork refuses what it must', async () => {
+test('S92: fork refuses what it must', async () => {
   const at = (id) => `/sandboxes/${id}/fork`
   assert.equal((await request('POST', at(origin.sandboxId), { body: { count: 0 } })).status, 400)
   assert.equal((await request('POST', at(origin.sandboxId), { body: { count: 101 } })).status, 400)
@@ -67,7 +67,7 @@ test('fork refuses what it must', async () => {
   await Sandbox.kill(paused.sandboxId)
 })
 
-test('an unnamed snapshot starts sandboxes that go on from it, also when its origin is gone', async () => {
+test('S60 S94 S98: an unnamed snapshot starts sandboxes that go on from it, also when its origin is gone', async () => {
   const sandbox = await Sandbox.create('ticking', { timeoutMs: 120_000 })
   await sandbox.files.write('/tmp/on-disk', 'in the snapshot')
   await run(sandbox, 'echo in-memory > /dev/shm/kept')
@@ -98,7 +98,7 @@ test('an unnamed snapshot starts sandboxes that go on from it, also when its ori
   await Promise.all([one, two, three].map((s) => s.kill()))
 })
 
-test('named snapshots: tags, lists with filters and pages, one deleted at a time', async () => {
+test('S95 S99 S100: named snapshots: tags, lists with filters and pages, one deleted at a time', async () => {
   const make = (name) => request('POST', `/sandboxes/${origin.sandboxId}/snapshots`, { body: { name } })
   await origin.files.write('/tmp/version', 'one')
   const v1 = await make('moment:v1')
@@ -137,7 +137,7 @@ test('named snapshots: tags, lists with filters and pages, one deleted at a time
   assert.deepEqual(await list('name=moment'), [])
 })
 
-test('two copies at once: one is made, the other is refused; a pause waits for it', async () => {
+test('S96 S97 S111: two copies at once: one is made, the other is refused; a pause waits for it', async () => {
   const at = `/sandboxes/${origin.sandboxId}/snapshots`
   const both = await Promise.all([request('POST', at), request('POST', at)])
   assert.deepEqual(both.map((r) => r.status).sort(), [201, 409])

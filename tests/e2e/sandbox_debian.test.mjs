@@ -81,6 +81,16 @@ test('the clock of a fork is right', async () => {
   assert.ok(guest >= before - 1000 && guest <= Date.now() + 1000, `guest ${guest}, host ${before}`)
 })
 
+test('S64: without its memory it boots, and the port of the start command answers at once', async () => {
+  await sandbox.commands.run('echo kept > /home/user/kept')
+  await sandbox.pause({ keepMemory: false })
+  sandbox = await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 600_000 })
+  const r = await request('GET', '/name.txt', { headers: viaSandbox(sandbox.sandboxId, 8000), key: null })
+  assert.deepEqual([r.status, r.body], [200, 'from env\n'])
+  assert.equal((await sandbox.commands.run('cat kept /proc/1/comm; sudo systemctl is-active envd; id -un; pwd', { cwd: '/home/user' })).stdout,
+    'kept\nsystemd\nactive\nuser\n/home/user\n')
+})
+
 test('timers are exact, and the tick stops while the guest is idle', async () => {
   const out = (await sandbox.commands.run('sudo cat /proc/timer_list')).stdout
   assert.deepEqual(new Set(out.match(/\.hres_active *: \d/g).map((s) => s.at(-1))), new Set(['1']))

@@ -134,7 +134,7 @@ test('E245: headers on an address; E246: a host name beats headers', guard, asyn
   assert.equal((await byHost(`${AGENT}-${id}.dom`, '/health', viaSandbox('inothing', 1))).status, 204)
 })
 
-test('E247: an unknown sandbox; E248: a closed port; E249: pages for browsers', guard, async () => {
+test('S117 S118 E247: an unknown sandbox; S118 E248: a closed port; S118 E249: pages for browsers', guard, async () => {
   const unknown = await request('GET', '/', { headers: viaSandbox('inothing', 80), key: null })
   assert.deepEqual([unknown.status, unknown.json], [502, { sandboxId: 'inothing', message: 'The sandbox was not found', code: 502 }])
   const closed = await via(3999)
@@ -149,7 +149,7 @@ test('E247: an unknown sandbox; E248: a closed port; E249: pages for browsers', 
     assert.equal((await via(3999, '/', { headers: { ...chrome, ...headers } })).json?.code, 502)
 })
 
-test('E250: routes of the control plane are closed, of sandboxes that exist and of others', guard, async () => {
+test('S120 E250: routes of the control plane are closed, of sandboxes that exist and of others', guard, async () => {
   for (const to of [id, 'inothing'])
     for (const [path, shown] of [['/init', '/init'], ['//init', '/init'], ['/files/../freeze', '/freeze'], ['/%69nit', '/init'], ['/fsthaw', '/fsthaw'], ['/upgrade/', '/upgrade']]) {
       const text = await raw(`POST ${path} HTTP/1.1\r\nHost: ${AGENT}-${to}.dom\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`)
@@ -158,7 +158,7 @@ test('E250: routes of the control plane are closed, of sandboxes that exist and 
     }
 })
 
-test('E251: events of a server are passed on as they come', guard, async () => {
+test('S122 E251: events of a server are passed on as they come', guard, async () => {
   await sandbox.files.write('/tmp/sse.sh', `#!/bin/sh
 while read -r line; do line=$(printf %s "$line" | tr -d '\\r'); [ -z "$line" ] && break; done
 printf 'HTTP/1.1 200 OK\\r\\nContent-Type: text/event-stream\\r\\nConnection: close\\r\\n\\r\\ndata: one\\n\\n'
@@ -211,7 +211,7 @@ test('E253: a sandbox that is killed resets its streams', guard, async () => {
   assert.equal((await request('GET', '/health', { headers: viaSandbox(other.sandboxId, AGENT), key: null })).status, 502)
 })
 
-test('E254: maskRequestHost; E255: a token for traffic', guard, async () => {
+test('S82 E254: maskRequestHost; S119 E255: a token for traffic', guard, async () => {
   const other = await Sandbox.create('busybox', { timeoutMs: 300_000, network: { maskRequestHost: 'app.test:${PORT}', allowPublicTraffic: false } })
   try {
     const to = other.sandboxId, traffic = other.trafficAccessToken
@@ -276,7 +276,7 @@ test('E238: a restored machine has its processes, watchers and terminals, and th
   } finally { await origin.kill() }
 })
 
-test('each side of a tunnel may end first', guard, async () => {
+test('S122: each side of a tunnel may end first', guard, async () => {
   await sandbox.files.write('/tmp/half.sh', `#!/bin/sh
 while read -r line; do line=$(printf %s "$line" | tr -d '\\r'); [ -z "$line" ] && break; done
 printf 'HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: count\\r\\nConnection: Upgrade\\r\\n\\r\\nready\\n'

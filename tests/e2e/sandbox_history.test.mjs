@@ -12,7 +12,7 @@ const logs2 = async (id, query = '') => (await request('GET', `/v2/sandboxes/${i
 const messages = async (id) => (await logs(id)).logEntries.map((e) => e.message)
 const commands = async (id) => (await logs(id)).logEntries.filter((e) => e.fields.event_type === 'process_start').map((e) => e.fields.command)
 
-test('what happened in a sandbox is in its log, in both forms, and stays when it is killed', guard, async () => {
+test('S104 S105 S106: what happened in a sandbox is in its log, in both forms, and stays when it is killed', guard, async () => {
   const sandbox = await Sandbox.create('busybox')
   const id = sandbox.sandboxId
   await sandbox.commands.run('echo secret-output')
@@ -39,7 +39,7 @@ test('what happened in a sandbox is in its log, in both forms, and stays when it
   assert.equal((await commands(id)).length, 2)
 })
 
-test('queries: start and limit; cursor, direction, level and search', guard, async () => {
+test('S104 S105: queries: start and limit; cursor, direction, level and search', guard, async () => {
   const sandbox = await Sandbox.create('busybox')
   const id = sandbox.sandboxId
   for (let i = 0; i < 3; i++) await sandbox.commands.run(`echo number-${i}`)
@@ -95,7 +95,7 @@ test('the end of its time, and the death of its machine', guard, async () => {
   assert.equal((await logs(dying.sandboxId)).logEntries.at(-1).level, 'error')
 })
 
-test('metrics are a series: every few seconds, of any time, also when the sandbox is gone; no number is zero', guard, async () => {
+test('S101 S102 S103: metrics are a series: every few seconds, of any time, also when the sandbox is gone; no number is zero', guard, async () => {
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 300_000 })
   const id = sandbox.sandboxId, began = Math.floor(Date.now() / 1000)
   const first = await sandbox.getMetrics()

@@ -2,6 +2,7 @@
 // tests/vm/test_net.sh's.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
+import { lookup } from 'node:dns/promises'
 import fs from 'node:fs'
 import { test, before } from 'node:test'
 import { Sandbox } from 'e2b'
@@ -25,7 +26,7 @@ function rules(id) {
 }
 const everything = (lines) => lines.some((l) => /^(ip daddr 0\.0\.0\.0\/0 )?drop$/.test(l))
 
-test('allowInternetAccess: false, changed while it runs, kept over a pause, a restart and in forks', async () => {
+test('S83 S85: allowInternetAccess: false, changed while it runs, kept over a pause, a restart and in forks', async () => {
   const sandbox = await Sandbox.create('busybox', { timeoutMs: 300_000, allowInternetAccess: false })
   const id = sandbox.sandboxId
   assert.ok(everything(rules(id)), rules(id).join('\n'))
@@ -91,6 +92,23 @@ test('S87 domains: by the name that a connection asks for, whoever reads it dies
   assert.equal(await fetch('deb.debian.org'), 'Origin: Debian\n')
   assert.equal((await request('PUT', `/sandboxes/${id}/network`, { body: { denyOut: ['0.0.0.0/0'] } })).status, 204)
   await eventually(() => egressPids(id).length === 0)
+  await sandbox.kill()
+})
+
+test('S89: new rules are for new connections', async () => {
+  const { address } = await lookup('deb.debian.org', 4)
+  const sandbox = await Sandbox.create('busybox', { timeoutMs: 300_000 })
+  // One connection, kept open by the pipe; each line of it is a request.
+  await sandbox.commands.run('mkfifo ask')
+  await sandbox.commands.run(`exec 3<>ask; nc ${address} 80 <ask >answers`, { background: true, timeoutMs: 0 })
+  const ask = () => sandbox.commands.run(`printf 'HEAD /debian/dists/stable/Release HTTP/1.1\\r\\nHost: deb.debian.org\\r\\n\\r\\n' > ask`)
+  const answers = (n) => eventually(async () => Number((await sandbox.commands.run('grep -c "^HTTP/1.1 200" answers || true')).stdout) === n)
+  await ask()
+  await answers(1)
+  assert.equal((await request('PUT', `/sandboxes/${sandbox.sandboxId}/network`, { body: { denyOut: ['0.0.0.0/0'] } })).status, 204)
+  await ask()
+  await answers(2)
+  assert.match((await sandbox.commands.run(`nc -w 3 ${address} 80 < /dev/null 2>&1; true`)).stdout, /timed out|unreachable|refused/i)
   await sandbox.kill()
 })
 

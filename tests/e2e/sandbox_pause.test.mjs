@@ -14,7 +14,7 @@ before(() => template('counting', () => busybox().setStartCmd(
 
 const create = (options = {}) => Sandbox.create('counting', { timeoutMs: 600_000, ...options })
 
-test('a paused sandbox has no process and keeps memory, files, processes, identity and token', async () => {
+test('S36 S62 S67: a paused sandbox has no process and keeps memory, files, processes, identity and token', async () => {
   const idle = traces()
   const sandbox = await create({ metadata: { kept: 'yes' }, envs: { GREETING: 'hello' } })
   const id = sandbox.sandboxId
@@ -87,7 +87,7 @@ test('lists show paused sandboxes by state', async () => {
   await two.kill()
 })
 
-test('of many connects to a paused sandbox one resumes it; of many pauses one pauses it', async () => {
+test('S63 S68: of many connects to a paused sandbox one resumes it; of many pauses one pauses it', async () => {
   const sandbox = await create()
   const path = `/sandboxes/${sandbox.sandboxId}`
   const pauses = await Promise.all([1, 2, 3].map(() => request('POST', `${path}/pause`)))
@@ -115,7 +115,7 @@ test('a sandbox with onTimeout pause is paused at its end, not ended', async () 
   await again.kill()
 })
 
-test('traffic resumes a paused sandbox with autoResume, given the right token', async () => {
+test('S112 S113 S114: traffic resumes a paused sandbox with autoResume, given the right token', async () => {
   const sandbox = await create({ lifecycle: { onTimeout: 'pause', autoResume: true } })
   const id = sandbox.sandboxId
   await sandbox.pause()

@@ -31,6 +31,8 @@ extern bool restore_fails, resume_fails, pause_fails, put_fails, dead_on_arrival
 /* Warming fails; so does handing over. The pool of the next manager_open(): members, and MiB for them (each counts as POOL_GUESS_BYTES). */
 extern bool warm_fails, hand_over_fails;
 extern unsigned pool_max, pool_mib, warm_tries;
+extern json_t *started;   /* texts of the commands that were run in machines */
+extern int ready_after;   /* runs of the ready command that fail first */
 extern bool template_deleted; /* as the second look at it finds */
 extern char data_dir[64];
 extern struct team team_a, team_b;        /* at most 2 sandboxes for a day; at most 100 for an hour */

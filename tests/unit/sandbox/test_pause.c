@@ -39,7 +39,7 @@ static int connect_(struct sandbox_manager *m, const struct team *team, const ch
 {
         struct sandbox_info *i = NULL;
         bool resumed = false;
-        int r = sandbox_connect(m, team, id, 30, true, &i, &resumed, err);
+        int r = sandbox_connect(m, team, id, &(struct sandbox_connect){30, true, false}, &i, &resumed, err);
         sandbox_info_free(i);
         return r < 0 ? r : resumed;
 }
@@ -52,8 +52,8 @@ static void test_pause_and_resume(void **state)
         struct error err = {};
         bool resumed;
 
-        assert_int_equal(sandbox_pause(m, &team_b, i->id, &err), -ENOENT);
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_b, i->id, true, &err), -ENOENT);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
         assert_int_equal(alive_machines(), 0);
         assert_true(is_paused(m, i->id));
         assert_true(has(i->id, "paused"));
@@ -62,11 +62,11 @@ static void test_pause_and_resume(void **state)
         assert_int_equal(sandbox_route(m, i->id, &route), -ENOENT);
         assert_false(route.resumable);
         assert_true(sandbox_build_used(m, "build")); /* its artifacts are what it resumes on */
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, &err), -EBUSY);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, &err), -EBUSY);
         assert_non_null(strstr(err.message, "already paused"));
         assert_int_equal(sandbox_set_timeout(m, &team_a, i->id, 60, false, NULL, &err), -ENOENT);
 
-        assert_int_equal(sandbox_connect(m, &team_a, i->id, 30, true, &again, &resumed, NULL), 0);
+        assert_int_equal(sandbox_connect(m, &team_a, i->id, &(struct sandbox_connect){30, true, false}, &again, &resumed, NULL), 0);
         assert_true(resumed);
         assert_false(again->paused);
         assert_string_equal(again->envd_token, i->envd_token);
@@ -77,13 +77,102 @@ static void test_pause_and_resume(void **state)
         assert_int_equal(sandbox_route(m, i->id, &route), 0);
         sandbox_info_free(again);
 
-        assert_int_equal(sandbox_connect(m, &team_a, i->id, 30, false, &again, &resumed, &err), -EBUSY);
+        assert_int_equal(sandbox_connect(m, &team_a, i->id, &(struct sandbox_connect){30, false, false}, &again, &resumed, &err), -EBUSY);
         assert_int_equal(connect_(m, &team_a, i->id, NULL), 0);
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
         assert_int_equal(sandbox_kill(m, &team_a, i->id, NULL), 0);
         assert_gone(m, i->id);
         assert_false(dir_exists(i->id));
         assert_int_equal(connect_(m, &team_a, i->id, NULL), -ENOENT);
+        sandbox_info_free(i);
+}
+
+static struct sandbox_info *create_auto(struct sandbox_manager *m, int64_t timeout_s, bool resume)
+{
+        struct sandbox_spec spec = { .team = &team_a, .template_ = &template_, .build = &build, .timeout_s = timeout_s, .secure = true,
+                                     .allow_public_traffic = true, .auto_pause = true, .auto_resume = resume };
+        struct sandbox_info *i = NULL;
+        assert_int_equal(sandbox_create(m, &spec, &i, NULL), 0);
+        return i;
+}
+
+static void assert_started(const char *const *commands)
+{
+        size_t n = 0;
+
+        for (; commands[n]; n++)
+                assert_string_equal(json_string_value(json_array_get(started, n)), commands[n]);
+        assert_int_equal(json_array_size(started), n);
+        json_decref(started);
+        started = NULL;
+}
+
+/* Without memory there is nothing to go on: it boots, its agent is told everything anew, and its service is started. */
+static void test_reboot(void **state)
+{
+        static const char *const nothing[] = {NULL}, *const service[] = {"serve", "probe", "probe", NULL}, *const only[] = {"serve", NULL};
+        struct sandbox_manager *m = *state;
+        struct sandbox_info *i = must_create(m, &team_a, 60), *again = NULL;
+        struct error err = {};
+        bool resumed;
+
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, false, NULL), 0);
+        assert_true(is_paused(m, i->id));
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, false, &err), -EBUSY);
+        restore_fails = true; /* a boot that fails takes nothing away */
+        assert_true(connect_(m, &team_a, i->id, &err) < 0);
+        assert_non_null(strstr(err.message, "it stays paused"));
+        restore_fails = false;
+        assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
+        assert_non_null(json_object_get(last_wake, "env"));
+        assert_string_equal(json_str(last_wake, "default_user"), "user");
+        assert_string_equal(json_str(last_wake, "default_workdir"), "/home/user");
+        assert_string_equal(json_str(last_wake, "sandbox_id"), i->id);
+        assert_started(nothing);
+
+        /* Traffic does not boot it. */
+        struct sandbox_info *waking = create_auto(m, 3600, true);
+        struct sandbox_route route;
+        int fd;
+        assert_int_equal(sandbox_pause(m, &team_a, waking->id, false, NULL), 0);
+        assert_int_equal(sandbox_route(m, waking->id, &route), -ENOENT);
+        assert_false(route.resumable);
+        assert_int_equal(sandbox_dial(m, waking->id, VM_AGENT_PORT, &fd), -ENOENT);
+        assert_int_equal(connect_(m, &team_a, waking->id, NULL), 1);
+        assert_int_equal(sandbox_pause(m, &team_a, waking->id, true, NULL), 0);
+        assert_int_equal(sandbox_route(m, waking->id, &route), -ENOENT);
+        assert_true(route.resumable);
+        assert_int_equal(sandbox_kill(m, &team_a, waking->id, NULL), 0);
+        sandbox_info_free(waking);
+
+        /* One that was saved with its memory, when asked to. */
+        build.start_cmd = (char *)"serve";
+        build.ready_cmd = (char *)"probe";
+        ready_after = 1;
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
+        assert_int_equal(sandbox_connect(m, &team_a, i->id, &(struct sandbox_connect){30, true, true}, &again, &resumed, NULL), 0);
+        assert_true(resumed);
+        assert_started(service);
+        assert_false(has(i->id, "paused") || has(i->id, "resumed"));
+        sandbox_info_free(again);
+
+        /* Running, it is not booted; without a ready command nothing is waited for. */
+        assert_int_equal(sandbox_connect(m, &team_a, i->id, &(struct sandbox_connect){30, true, true}, &again, &resumed, NULL), 0);
+        assert_false(resumed);
+        sandbox_info_free(again);
+        assert_started(nothing);
+        build.ready_cmd = (char *)BUILD_READY_DEFAULT;
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, false, NULL), 0);
+        assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
+        assert_started(only);
+        build.start_cmd = build.ready_cmd = NULL;
+
+        /* Without the record of its build it boots all the same. */
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, false, NULL), 0);
+        template_deleted = true;
+        assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
+        template_deleted = false;
+        assert_int_equal(sandbox_kill(m, &team_a, i->id, NULL), 0);
         sandbox_info_free(i);
 }
 
@@ -94,7 +183,7 @@ static void test_failed_pause_goes_on(void **state)
         struct error err = {};
 
         pause_fails = true;
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, &err), -EAGAIN);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, &err), -EAGAIN);
         assert_non_null(strstr(err.message, "it goes on running"));
         assert_false(is_paused(m, i->id));
         assert_true(machines[0].expires_ns == i->ends_ns);
@@ -110,7 +199,7 @@ static void test_failed_resume(void **state)
         struct sandbox_info *i = must_create(m, &team_a, 60);
         struct error err = {};
 
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
         restore_fails = true; /* before it has run: nothing is lost */
         assert_true(connect_(m, &team_a, i->id, &err) < 0);
         assert_non_null(strstr(err.message, "it stays paused"));
@@ -136,7 +225,7 @@ static void test_limit_counts_what_runs(void **state)
         struct sandbox_info *one = must_create(m, &team_a, 60), *two = must_create(m, &team_a, 60);
         struct error err = {};
 
-        assert_int_equal(sandbox_pause(m, &team_a, one->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, one->id, true, NULL), 0);
         struct sandbox_info *three = must_create(m, &team_a, 60);
         assert_int_equal(connect_(m, &team_a, one->id, &err), -EDQUOT);
         assert_true(is_paused(m, one->id));
@@ -145,15 +234,6 @@ static void test_limit_counts_what_runs(void **state)
         sandbox_info_free(one);
         sandbox_info_free(two);
         sandbox_info_free(three);
-}
-
-static struct sandbox_info *create_auto(struct sandbox_manager *m, int64_t timeout_s, bool resume)
-{
-        struct sandbox_spec spec = { .team = &team_a, .template_ = &template_, .build = &build, .timeout_s = timeout_s, .secure = true,
-                                     .allow_public_traffic = true, .auto_pause = true, .auto_resume = resume };
-        struct sandbox_info *i = NULL;
-        assert_int_equal(sandbox_create(m, &spec, &i, NULL), 0);
-        return i;
 }
 
 /* A connect waits for the pause that is due, so this needs no polling. */
@@ -168,6 +248,22 @@ static void test_pauses_at_its_end(void **state)
         assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
         assert_int_equal(machine_count, 2);
         assert_int_equal(alive_machines(), 1);
+        assert_null(json_object_get(last_wake, "env")); /* with its memory */
+        sandbox_info_free(i);
+}
+
+static void test_pauses_its_disk_at_its_end(void **state)
+{
+        struct sandbox_manager *m = *state;
+        struct sandbox_spec spec = { .team = &team_a, .template_ = &template_, .build = &build, .timeout_s = 3600, .secure = true,
+                                     .allow_public_traffic = true, .auto_pause = true, .auto_pause_disk = true };
+        struct sandbox_info *i = NULL;
+
+        assert_int_equal(sandbox_create(m, &spec, &i, NULL), 0);
+        assert_true(json_bool(json_object_get(store, i->id), "auto_pause_disk", false));
+        assert_int_equal(sandbox_set_timeout(m, &team_a, i->id, 0, false, NULL, NULL), 0);
+        assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
+        assert_non_null(json_object_get(last_wake, "env"));
         sandbox_info_free(i);
 }
 
@@ -179,8 +275,8 @@ static void test_traffic_resumes(void **state)
         struct sandbox_route route;
         int fd = -1;
 
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
-        assert_int_equal(sandbox_pause(m, &team_a, plain->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, plain->id, true, NULL), 0);
         assert_int_equal(sandbox_dial(m, plain->id, VM_AGENT_PORT, &fd), -ENOENT);
         assert_int_equal(sandbox_route(m, i->id, &route), -ENOENT);
         assert_true(route.resumable);
@@ -209,7 +305,7 @@ static void test_restart_keeps_the_paused(void **state)
         struct sandbox_manager *m = *state;
         struct sandbox_info *i = must_create(m, &team_a, 60);
 
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
         m = restart(state);
         assert_true(is_paused(m, i->id));
         assert_int_equal(connect_(m, &team_a, i->id, NULL), 1);
@@ -271,7 +367,7 @@ static void test_network_rules(void **state)
         assert_null(got->allow_internet_access);
         sandbox_info_free(got);
 
-        assert_int_equal(sandbox_pause(m, &team_a, i->id, NULL), 0);
+        assert_int_equal(sandbox_pause(m, &team_a, i->id, true, NULL), 0);
         assert_int_equal(sandbox_set_network(m, &team_a, i->id, NULL, NULL, NULL, &err), -EBUSY);
         json_decref(last_egress);
         last_egress = NULL;
@@ -302,7 +398,7 @@ struct racer {
 static void *race(void *data)
 {
         struct racer *r = data;
-        r->result = r->kind == 0 ? sandbox_pause(r->m, &team_b, r->id, NULL) : connect_(r->m, &team_b, r->id, NULL);
+        r->result = r->kind == 0 ? sandbox_pause(r->m, &team_b, r->id, true, NULL) : connect_(r->m, &team_b, r->id, NULL);
         return NULL;
 }
 
@@ -367,10 +463,12 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 WITH_MANAGER(test_pause_and_resume),
+                WITH_MANAGER(test_reboot),
                 WITH_MANAGER(test_failed_pause_goes_on),
                 WITH_MANAGER(test_failed_resume),
                 WITH_MANAGER(test_limit_counts_what_runs),
                 WITH_MANAGER(test_pauses_at_its_end),
+                WITH_MANAGER(test_pauses_its_disk_at_its_end),
                 WITH_MANAGER(test_traffic_resumes),
                 WITH_MANAGER(test_restart_keeps_the_paused),
                 WITH_MANAGER(test_restart_after_publication),

@@ -12,6 +12,7 @@
 
 static unsigned char secret[ROOT_SECRET_LEN] = { 1, 2, 3 };
 
+/* Item S29 */
 static void test_signature_vector(void **state)
 {
         (void)state;
