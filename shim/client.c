@@ -24,6 +24,8 @@
 #include "vm/qmp.h"
 
 enum state { STARTING, READING, QUEUED, SENT, AWAITING, DIALLING, REPLYING, GONE };
+/* What a `connect` has asked of QEMU first, with network user. */
+enum forwarding { NOT_FORWARDING, ADDING, LISTING };
 
 struct client {
         struct shim *shim;
@@ -33,6 +35,8 @@ struct client {
         int in_fd;          /* came with the request */
         int out_fd;         /* leaves with the answer, owned */
         int dial_fd;
+        unsigned port;      /* of the guest, being connected to */
+        enum forwarding forwarding;
         int64_t deadline_ns;
         struct buf in, out;
         json_t *request;
@@ -69,6 +73,7 @@ static void finish_request(struct client *c)
         json_decref(c->result);
         json_decref(c->event);
         c->request = c->result = c->event = NULL;
+        c->forwarding = NOT_FORWARDING;
 }
 
 static void gone(struct client *c)
@@ -198,22 +203,12 @@ static void dial_done(struct client *c)
         }
 }
 
-static void op_connect(struct client *c)
+static void dial(struct client *c, const char *address, unsigned port)
 {
-        json_int_t port = json_int(c->request, "port", 0);
         struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
         int one = 1;
 
-        if (port < 1 || port > 65535) {
-                reply_error(c, "invalid", EINVAL, "connect: port must be 1 to 65535");
-                return;
-        }
-        if (c->shim->network != VM_NETWORK_NAT) {
-                reply_error(c, "unavailable", ENETUNREACH, "connect: this VM has no network that its host can reach "
-                                                           "(it was started with --network user or none)");
-                return;
-        }
-        inet_pton(AF_INET, VM_GUEST_ADDRESS, &a.sin_addr);
+        inet_pton(AF_INET, address, &a.sin_addr);
         c->dial_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (c->dial_fd < 0) {
                 reply_error(c, "internal", errno, "connect: no socket");
@@ -226,19 +221,81 @@ static void op_connect(struct client *c)
                 reply_error(c, "unavailable", errno, strerror(errno));
 }
 
+static void enqueue(struct client *c)
+{
+        if (c->shim->monitor.fd < 0) {
+                reply_error(c, "unavailable", EPIPE, "QEMU has ended");
+                return;
+        }
+        c->sequence = ++sequence;
+        c->state = QUEUED;
+        monitor_queue(c->shim);
+}
+
+static void ask_to_forward(struct client *c, enum forwarding step, json_t *request)
+{
+        json_decref(c->request);
+        c->request = request;
+        c->forwarding = step;
+        enqueue(c);
+}
+
+/* QEMU's text after one of the steps. */
+static void forwarded(struct client *c, const char *text)
+{
+        enum forwarding step = c->forwarding;
+        unsigned host;
+
+        c->forwarding = NOT_FORWARDING;
+        if (step == ADDING) {
+                if (text[strspn(text, " \r\n")])
+                        reply_error(c, "unavailable", EADDRNOTAVAIL, text);
+                else
+                        ask_to_forward(c, LISTING, forward_list_request());
+                return;
+        }
+        forward_note_all(c->shim, text);
+        host = forward_find(c->shim, c->port);
+        if (host)
+                dial(c, "127.0.0.1", host);
+        else
+                reply_error(c, "internal", EPROTO, "connect: QEMU does not list the port that it forwards");
+}
+
+static void op_connect(struct client *c)
+{
+        json_int_t port = json_int(c->request, "port", 0);
+        unsigned host;
+
+        if (port < 1 || port > 65535) {
+                reply_error(c, "invalid", EINVAL, "connect: port must be 1 to 65535");
+                return;
+        }
+        c->port = (unsigned)port;
+        switch (c->shim->network) {
+        case VM_NETWORK_NAT:
+                dial(c, VM_GUEST_ADDRESS, c->port);
+                break;
+        case VM_NETWORK_USER:
+                host = forward_find(c->shim, c->port);
+                if (host)
+                        dial(c, "127.0.0.1", host);
+                else
+                        ask_to_forward(c, ADDING, forward_add_request(c->port));
+                break;
+        case VM_NETWORK_NONE:
+                reply_error(c, "unavailable", ENETUNREACH, "connect: this VM has no network");
+                break;
+        }
+}
+
 static void op_qmp(struct client *c)
 {
         if (!json_str(c->request, "execute")) {
                 reply_error(c, "invalid", EINVAL, "qmp: execute is missing");
                 return;
         }
-        if (c->shim->monitor.fd < 0) {
-                reply_error(c, "unavailable", EPIPE, "qmp: QEMU has ended");
-                return;
-        }
-        c->sequence = ++sequence;
-        c->state = QUEUED;
-        monitor_queue(c->shim);
+        enqueue(c);
 }
 
 static void op_set_egress(struct client *c)
@@ -317,6 +374,10 @@ void client_qmp_result(struct client *c, const json_t *line)
         qmp_classify(line, &q);
         if (q.kind == QMP_ERROR) {
                 reply_error(c, "internal", EIO, q.text);
+                return;
+        }
+        if (c->forwarding) {
+                forwarded(c, json_string_value(q.value) ?: "");
                 return;
         }
         c->result = json_incref((json_t *)q.value);

@@ -12,7 +12,8 @@
  * {"error":{"kind":…,"message":…,"errno":…}}; a descriptor travels with the line's first byte.
  *
  *   status                              {"id","shim_pid","qemu_pid","slot","expires_at_ns","limits":[…]}
- *   connect {"port"}                    + descriptor of a TCP connection to the guest
+ *   connect {"port"}                    + descriptor of a TCP connection to the guest (network user: to slirp, which resets it when the
+ *                                       guest does not accept)
  *   qmp {"execute","arguments","await"} + optional descriptor; {"return",…} and, with await, {"event":data}
  *   console                             + descriptor of a memfd with the last bytes, at offset 0
  *   set-expiry {"expires_at_ns"}
@@ -74,6 +75,10 @@ struct shim {
         struct monitor monitor;
         struct client *clients;
         unsigned client_count;
+        struct forward {
+                uint16_t guest, host;
+        } *forwards;           /* network user */
+        size_t forward_count;
         struct egress *egress; /* newest first */
         unsigned egress_count;
         int64_t expires_at_ns;
@@ -117,6 +122,12 @@ void client_qmp_event(struct shim *s, const json_t *line);
 struct client *client_next_command(struct shim *s, const char **ret_command, const json_t **ret_arguments, int *ret_fd);
 void client_qmp_lost(struct shim *s);
 void client_flush(struct shim *s); /* what can leave now */
+
+/* forward.c: QMP requests (the caller decrefs), and what the list says. */
+json_t *forward_add_request(unsigned port);
+json_t *forward_list_request(void);
+void forward_note_all(struct shim *s, const char *list);
+unsigned forward_find(const struct shim *s, unsigned port); /* the host's port, or 0 */
 
 /* egress.c: who decides on connections by domain. Takes the listener; -1 = no domains any more. */
 void egress_replace(struct shim *s, int listener, const json_t *domains);

@@ -12,12 +12,12 @@ const freePort = () => new Promise((resolve) => {
 })
 
 // A `vmon serve` with its data in root/name/data unless told otherwise, listening when this resolves. `stop` ends it.
-export async function startServer(root, name, { kit = process.env.VMON_E2E_KIT, data = path.join(root, name, 'data'), options = [] } = {}) {
+export async function startServer(root, name, { kit = process.env.VMON_E2E_KIT, data = path.join(root, name, 'data'), program = process.env.VMON, uid, options = [] } = {}) {
   fs.mkdirSync(path.join(root, name), { recursive: true })
   const port = await freePort(), cluster = await freePort()
   const log = path.join(root, name, 'log'), fd = fs.openSync(log, 'a'), from = fs.fstatSync(fd).size
-  const child = spawn(process.env.VMON, ['serve', '--data-dir', data, '--kit-dir', kit, '--listen', `127.0.0.1:${port}`,
-    '--cluster-listen', `127.0.0.1:${cluster}`, '--insecure-registry', process.env.VMON_E2E_REGISTRY, ...options], { stdio: ['ignore', fd, fd] })
+  const child = spawn(program, ['serve', '--data-dir', data, '--kit-dir', kit, '--listen', `127.0.0.1:${port}`,
+    '--cluster-listen', `127.0.0.1:${cluster}`, '--insecure-registry', process.env.VMON_E2E_REGISTRY, ...options], { stdio: ['ignore', fd, fd], uid, gid: uid })
   const ended = new Promise((resolve) => child.on('exit', resolve))
   fs.closeSync(fd)
   const server = {
