@@ -18,6 +18,7 @@
 #include "cgroup.h"
 #include "forward.h"
 #include "guest.h"
+#include "guest-end.h"
 #include "guest-reset.h"
 #include "loop.h"
 #include "process.h"
@@ -81,6 +82,7 @@ static void on_child(uv_signal_t *handle, int number)
 {
         (void)handle, (void)number;
         process_reap();
+        guest_end_reaped();
 }
 
 static void on_terminate(uv_signal_t *handle, int number)
@@ -89,7 +91,7 @@ static void on_terminate(uv_signal_t *handle, int number)
         if (agent_options.mode == MODE_SERVICE)
                 uv_stop(handle->loop);
         else
-                guest_power_off();
+                guest_end();
 }
 
 static void watch_signal(uv_signal_t *handle, int number, uv_signal_cb callback)
@@ -110,7 +112,9 @@ static void raise_descriptor_limit(void)
 
 int agent_serve(void)
 {
-        static uv_signal_t child, terminate, interrupt;
+        /* To PID 1: ctrl-alt-del; what busybox's reboot, halt and poweroff send; a failing power supply. */
+        static const int ends[] = { SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGPWR };
+        static uv_signal_t child, end[sizeof(ends) / sizeof(ends[0])];
         struct error err;
 
         signal(SIGPIPE, SIG_IGN);
@@ -118,8 +122,9 @@ int agent_serve(void)
         json_object_seed(0); /* before there are threads */
         loop_init();
         watch_signal(&child, SIGCHLD, on_child);
-        watch_signal(&terminate, SIGTERM, on_terminate);
-        watch_signal(&interrupt, SIGINT, on_terminate);
+        for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+                if (agent_options.mode != MODE_SERVICE || ends[i] == SIGTERM || ends[i] == SIGINT)
+                        watch_signal(&end[i], ends[i], on_terminate);
         cgroup_setup();
         state_write_files();
         if (agent_options.mode != MODE_INITRAMFS) {

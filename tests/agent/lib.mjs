@@ -189,10 +189,15 @@ export async function ownAgent({ env = {}, args = [] } = {}) {
   return { ...c, pid: child.pid, serial: (op, members) => call(serial, op, members) }
 }
 
+// The channel is served by a thread of its own, perhaps after the port answers.
+const connected = (socket) => until(() => new Promise((resolve) => {
+  const s = net.connect(socket, () => resolve(s)).on('error', () => resolve(null))
+}))
+
 let nextId = 1
-function call(socket, op, members = {}) {
+async function call(socket, op, members = {}) {
+  const s = await connected(socket)
   return new Promise((resolve, reject) => {
-    const s = net.connect(socket)
     const id = nextId++
     let text = ''
     s.on('data', (d) => {
